@@ -1,0 +1,21 @@
+//! Attention: masks, positions that act on scores, scaled dot-product attention, multi-head attention and its cache.
+
+mod alibi;
+mod blockwise;
+mod kv_cache;
+mod mask;
+mod multi_head_attention;
+mod rotary;
+mod scaled_dot_product;
+
+pub use alibi::{AlibiConfig, alibi_slopes};
+pub use kv_cache::KvCache;
+pub use mask::AttentionMask;
+pub(crate) use multi_head_attention::is_zero;
+pub use multi_head_attention::{
+    AttentionContext, MultiHeadAttention, MultiHeadAttentionConfig, ProjectionBias, QkNorm, QkNormScope,
+};
+pub use rotary::{RotaryAngles, RotaryConfig, RotaryFrequencies, RotaryScaling, RotaryStyle};
+pub use scaled_dot_product::{
+    AttentionKernel, AttentionOutput, AttentionRequest, ScoreOptions, scaled_dot_product_attention, supports,
+};

@@ -1,0 +1,51 @@
+//! Multi-head attention, the feed-forward network and the transformer block, written once as
+//! [Burn](https://burn.dev) modules with configuration structs, equal on every backend.
+//!
+//! # Dimensions
+//!
+//! | name | meaning |
+//! |---|---|
+//! | `batch` | sequences in a call |
+//! | `seq`, `query_len`, `key_len` | tokens of a call, queries, keys (those of the cache included) |
+//! | `d_model` | width of the residual stream |
+//! | `n_heads`, `n_kv_heads`, `d_head` | query heads, key/value heads, features per head |
+//! | `d_ff` | inner width of the feed-forward network |
+//! | `n_layers`, `vocab_size`, `max_seq_len` | blocks, token ids, longest sequence |
+//!
+//! # Failures
+//!
+//! A shape mistake in a call panics, as the called function documents. Everything that comes from outside (files,
+//! configurations, weights, token ids, backend names) is answered with an [`Error`].
+
+#![deny(missing_docs, rustdoc::broken_intra_doc_links)]
+
+/// Writes `with_*` methods for the fields of a configuration.
+macro_rules! setters {
+    ($($name:ident => $field:ident: $type:ty),+ $(,)?) => {
+        $(
+            #[doc = concat!("The same configuration with `", stringify!($field), "` set.")]
+            #[must_use]
+            pub fn $name(mut self, $field: $type) -> Self {
+                self.$field = $field.into();
+                self
+            }
+        )+
+    };
+}
+
+pub mod activation;
+pub mod attention;
+pub mod backend;
+pub mod embedding;
+pub mod error;
+pub mod feed_forward;
+pub mod head;
+mod kernel;
+pub mod model;
+pub mod norm;
+pub mod positions;
+mod precision;
+pub mod transformer_block;
+
+pub use error::Error;
+pub use precision::cast_parameters;

@@ -1,0 +1,187 @@
+//! What a decoder remembers between calls: keys and values of each layer, padding and positions of each row.
+
+use burn::tensor::{Bool, Device, Tensor, TensorData};
+
+use super::config::{ModelConfig, ModelKind};
+use super::input::{ModelInput, Source};
+use crate::attention::{AttentionMask, KvCache};
+use crate::error::Error;
+use crate::positions::{LearnedPositions, Positions};
+
+/// The state of a decoder between calls, for one batch of sequences.
+///
+/// A cache belongs to the sequences that were fed to it, not to the model: several caches on one model do not mix.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// One cache per layer; none in a cache that serves a single call.
+    layers: Vec<KvCache>,
+    /// For each row and key so far, whether the key is padding. Empty before the first call.
+    hidden: Vec<Vec<bool>>,
+    /// For each row and key so far, its position.
+    positions: Vec<Vec<usize>>,
+    /// For each row, the position of its next token.
+    next: Vec<usize>,
+}
+
+impl Cache {
+    pub(super) fn new(config: &ModelConfig) -> Self {
+        let layer = |window: Option<usize>| window.map_or_else(KvCache::new, KvCache::with_window);
+        let layers = config.layer_patterns().iter().map(|pattern| layer(pattern.window)).collect();
+        Self { layers, ..Self::without_keys() }
+    }
+
+    pub(super) fn without_keys() -> Self {
+        Self { layers: Vec::new(), hidden: Vec::new(), positions: Vec::new(), next: Vec::new() }
+    }
+
+    /// How many tokens per row have been fed, padding included.
+    pub fn len(&self) -> usize {
+        self.hidden.first().map_or(0, Vec::len)
+    }
+
+    /// Whether nothing has been fed.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of keys and values, the room for further tokens included.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().map(KvCache::bytes).sum()
+    }
+
+    /// Forgets everything.
+    pub fn reset(&mut self) {
+        for layer in &mut self.layers {
+            layer.reset();
+        }
+        *self = Self { layers: std::mem::take(&mut self.layers), ..Self::without_keys() };
+    }
+
+    pub(super) fn layer(&mut self, index: usize) -> Option<&mut KvCache> {
+        self.layers.get_mut(index)
+    }
+
+    /// Positions and padding of `input` as the continuation of this cache, which stays as it is.
+    pub(super) fn plan(&self, input: &ModelInput, config: &ModelConfig) -> Result<Step, Error> {
+        let [batch, seq] = input.dims();
+        let before = self.len();
+        if before > 0 && self.hidden.len() != batch {
+            return Err(Error::Input(format!("the cache holds {} rows, the batch has {batch}", self.hidden.len())));
+        }
+        let padding_id = match config.positions {
+            Positions::Learned(LearnedPositions { padding_id, .. }) => padding_id.map(i64::from),
+            _ => None,
+        };
+        let mut rows = Vec::with_capacity(batch);
+        for row in 0..batch {
+            let mut next = self.next.get(row).copied().unwrap_or(0);
+            let mut hidden = Vec::with_capacity(seq);
+            let mut positions = Vec::with_capacity(seq);
+            for at in 0..seq {
+                let is_hidden = input.hidden_keys.as_ref().is_some_and(|rows| rows[row][at]);
+                let advances = match (&input.source, padding_id) {
+                    (Source::Tokens(ids), Some(padding_id)) => ids[row][at] != padding_id,
+                    _ => !is_hidden,
+                };
+                // Padding stands where the token before it stood; nothing sees it.
+                positions.push(if advances { next } else { next.saturating_sub(1) });
+                next += usize::from(advances);
+                hidden.push(is_hidden);
+            }
+            if let Some(limit) = config.position_limit().filter(|limit| next > *limit) {
+                return Err(Error::Input(format!(
+                    "the sequence has {next} tokens{}, and the model's learned positions end at {limit} (max_seq_len)",
+                    if before > 0 { " with those of the cache" } else { "" }
+                )));
+            }
+            rows.push(Row { hidden, positions, next });
+        }
+        Ok(Step::new(self, rows, seq))
+    }
+
+    /// Takes `step` into the cache.
+    pub(super) fn commit(&mut self, step: &Step) {
+        self.hidden = step.hidden_keys.clone();
+        self.positions = step.all_positions.clone();
+        self.next = step.next.clone();
+    }
+}
+
+struct Row {
+    hidden: Vec<bool>,
+    positions: Vec<usize>,
+    next: usize,
+}
+
+/// One call as the continuation of a cache.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// Positions of the new tokens, one row per sequence, or one row where all are alike.
+    pub positions: Vec<Vec<usize>>,
+    /// Positions of all keys, likewise.
+    pub key_positions: Vec<Vec<usize>>,
+    all_positions: Vec<Vec<usize>>,
+    hidden_keys: Vec<Vec<bool>>,
+    next: Vec<usize>,
+    new: usize,
+    keeps_keys: bool,
+}
+
+impl Step {
+    fn new(cache: &Cache, rows: Vec<Row>, new: usize) -> Self {
+        let after = |index: usize| (cache.hidden.get(index), cache.positions.get(index));
+        let (mut hidden_keys, mut all_positions) = (Vec::new(), Vec::new());
+        for (index, row) in rows.iter().enumerate() {
+            let (hidden, positions) = after(index);
+            hidden_keys.push(hidden.into_iter().flatten().chain(&row.hidden).copied().collect::<Vec<_>>());
+            all_positions.push(positions.into_iter().flatten().chain(&row.positions).copied().collect::<Vec<_>>());
+        }
+        Self {
+            positions: shared(rows.iter().map(|row| row.positions.clone()).collect()),
+            key_positions: shared(all_positions.clone()),
+            all_positions,
+            hidden_keys,
+            next: rows.iter().map(|row| row.next).collect(),
+            new,
+            keeps_keys: !cache.layers.is_empty(),
+        }
+    }
+
+    /// How many keys a layer with `window` attends to in this step.
+    pub fn key_len(&self, window: Option<usize>) -> usize {
+        let all = self.key_positions.first().map_or(0, Vec::len);
+        let before = all - self.new.min(all);
+        match window {
+            // What a windowed cache keeps.
+            Some(window) if self.keeps_keys => before.min(window - 1) + self.new,
+            _ => all,
+        }
+    }
+
+    /// The mask of layers with `window`.
+    pub fn mask(&self, kind: ModelKind, window: Option<usize>, device: &Device) -> AttentionMask {
+        let mut mask = match kind {
+            ModelKind::Encoder => AttentionMask::none(),
+            ModelKind::Decoder => AttentionMask::causal(),
+        };
+        if let Some(window) = window {
+            mask = mask.with_window(window);
+        }
+        let key_len = self.key_len(window);
+        let kept = |row: &Vec<bool>| row[row.len() - key_len..].to_vec();
+        let hidden: Vec<bool> = self.hidden_keys.iter().flat_map(kept).collect();
+        if hidden.contains(&true) {
+            let data = TensorData::new(hidden, [self.hidden_keys.len(), key_len]);
+            mask = mask.with_padding(Tensor::<2, Bool>::from_data(data, device));
+        }
+        mask
+    }
+}
+
+/// One row where all are alike.
+fn shared(mut rows: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
+    if rows.windows(2).all(|pair| pair[0] == pair[1]) {
+        rows.truncate(1);
+    }
+    rows
+}

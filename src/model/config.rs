@@ -1,0 +1,300 @@
+//! The configuration of a whole model, as it stands in a TOML or JSON file.
+
+use serde::{Deserialize, Serialize};
+
+use crate::attention::MultiHeadAttentionConfig;
+use crate::embedding::EmbeddingConfig;
+use crate::error::{ConfigError, Faults};
+use crate::feed_forward::FeedForwardConfig;
+use crate::head::HeadConfig;
+use crate::norm::NormConfig;
+use crate::positions::{Positions, RotaryPositions};
+use crate::transformer_block::{BlockLayout, TransformerBlockConfig};
+
+/// Whether queries see the keys after them.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelKind {
+    /// They do (BERT). (Models with an encoder and a decoder would join here.)
+    Encoder,
+    /// They do not (GPT).
+    Decoder,
+}
+
+/// Which rotation a layer uses.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum LayerRotary {
+    /// `positions.rotary.global`.
+    #[default]
+    Global,
+    /// `positions.rotary.local`.
+    Local,
+    /// None.
+    None,
+}
+
+/// One entry of the pattern of layers.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct LayerPattern {
+    /// How many keys a query sees, its own included. Default: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<usize>,
+    /// Which rotation the layer uses where the model has rotary positions. Default: `global`.
+    #[serde(default)]
+    pub rotary: LayerRotary,
+    /// How many layers in a row are like this. Default: 1.
+    #[serde(default = "one_layer")]
+    pub repeat: usize,
+}
+
+fn one_layer() -> usize {
+    1
+}
+
+impl Default for LayerPattern {
+    fn default() -> Self {
+        Self { window: None, rotary: LayerRotary::Global, repeat: 1 }
+    }
+}
+
+fn one_pattern() -> Vec<LayerPattern> {
+    vec![LayerPattern::default()]
+}
+
+/// Configuration of a [`Transformer`](super::Transformer).
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// What the model is, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Where the numbers come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The parameter count that its authors publish; it must be the one of this configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published_parameters: Option<u64>,
+    /// Whether queries see the keys after them.
+    pub kind: ModelKind,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Number of blocks.
+    pub n_layers: usize,
+    /// Longest sequence; a hard limit where positions are learned, otherwise what the model was trained for.
+    pub max_seq_len: usize,
+    /// From token ids to the residual stream; a model without it takes hidden states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding: Option<EmbeddingConfig>,
+    /// How the model knows the order of tokens. Default: not at all.
+    #[serde(default)]
+    pub positions: Positions,
+    /// Self-attention of each block.
+    pub attention: MultiHeadAttentionConfig,
+    /// Whether the scores of layer `i` (from 0) are also divided by `i + 1` (some GPT-2 models). Default: no.
+    #[serde(default)]
+    pub scale_scores_by_layer: bool,
+    /// Feed-forward network of each block; blocks without one are attention alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feed_forward: Option<FeedForwardConfig>,
+    /// All norms outside attention. Default: LayerNorm with eps 1e-5.
+    #[serde(default)]
+    pub norm: NormConfig,
+    /// Residual layout of each block. Default: pre-norm, sequential.
+    #[serde(default)]
+    pub block: BlockLayout,
+    /// Pattern of layers, repeated over the depth. Default: every layer sees all keys.
+    #[serde(default = "one_pattern")]
+    pub layers: Vec<LayerPattern>,
+    /// Whether a norm follows the last block. Default: no.
+    #[serde(default)]
+    pub final_norm: bool,
+    /// The language-model head; a model without one gives hidden states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<HeadConfig>,
+    /// Whether a dense layer with tanh pools the first token. Default: no.
+    #[serde(default)]
+    pub pooler: bool,
+    /// Dropout on embeddings and branches while training. Default: 0.
+    #[serde(default)]
+    pub dropout: f64,
+}
+
+impl burn::config::Config for ModelConfig {}
+
+impl ModelConfig {
+    /// A model of `n_layers` pre-norm blocks with these parts, without embeddings, positions or head.
+    pub fn new(
+        kind: ModelKind,
+        n_layers: usize,
+        max_seq_len: usize,
+        attention: MultiHeadAttentionConfig,
+        feed_forward: FeedForwardConfig,
+    ) -> Self {
+        Self {
+            description: None,
+            source: None,
+            published_parameters: None,
+            kind,
+            d_model: attention.d_model,
+            n_layers,
+            max_seq_len,
+            embedding: None,
+            positions: Positions::None,
+            attention,
+            scale_scores_by_layer: false,
+            feed_forward: Some(feed_forward),
+            norm: NormConfig::default(),
+            block: BlockLayout::default(),
+            layers: one_pattern(),
+            final_norm: false,
+            head: None,
+            pooler: false,
+            dropout: 0.0,
+        }
+    }
+
+    setters! {
+        with_embedding => embedding: EmbeddingConfig,
+        with_positions => positions: Positions,
+        with_norm => norm: NormConfig,
+        with_block => block: BlockLayout,
+        with_layers => layers: Vec<LayerPattern>,
+        with_final_norm => final_norm: bool,
+        with_head => head: HeadConfig,
+        with_pooler => pooler: bool,
+        with_dropout => dropout: f64,
+    }
+
+    /// Checks the configuration.
+    ///
+    /// # Errors
+    ///
+    /// Every fault of every part, at once.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let mut faults = Faults::default();
+        self.check(&mut faults);
+        faults.into_result()
+    }
+
+    pub(crate) fn check(&self, faults: &mut Faults) {
+        faults.positive(self.d_model, "d_model");
+        faults.positive(self.n_layers, "n_layers");
+        faults.positive(self.max_seq_len, "max_seq_len");
+        faults.probability(self.dropout, "dropout");
+        for (width, key) in [
+            (self.attention.d_model, "attention.d_model"),
+            (self.feed_forward.as_ref().map_or(0, |ff| ff.d_model), "feed_forward.d_model"),
+        ] {
+            faults.require(width == 0 || width == self.d_model, key, || {
+                format!("= {width} differs from the model's d_model = {}; leave it out", self.d_model)
+            });
+        }
+        if let Some(embedding) = &self.embedding {
+            faults.section("embedding", |faults| embedding.check(faults));
+        }
+        let attention = self.attention();
+        if self.d_model > 0 {
+            faults.section("attention", |faults| attention.check(faults));
+            if let Some(feed_forward) = self.feed_forward() {
+                faults.section("feed_forward", |faults| feed_forward.check(faults));
+            }
+        }
+        if attention.d_head() > 0 {
+            faults.section("positions", |faults| self.positions.check(attention.d_head(), faults));
+        }
+        let added = matches!(self.positions, Positions::Learned(_) | Positions::Sinusoidal);
+        faults.require(!added || self.embedding.is_some(), "positions", || {
+            "are added to embeddings, and the model has no `embedding`".into()
+        });
+        faults.section("norm", |faults| self.norm.check(faults));
+        faults.section("block", |faults| self.block.check(faults));
+        self.check_layers(faults);
+        if let Some(head) = &self.head {
+            faults.section("head", |faults| head.check(faults));
+            faults.require(self.embedding.is_some(), "head", || {
+                "needs the vocabulary of an `embedding`, and the model has none".into()
+            });
+        }
+    }
+
+    fn check_layers(&self, faults: &mut Faults) {
+        faults.require(!self.layers.is_empty(), "layers", || "must have at least one entry".into());
+        for (index, layer) in self.layers.iter().enumerate() {
+            let key = |name: &str| format!("layers[{index}].{name}");
+            faults.positive(layer.repeat, &key("repeat"));
+            if let Some(window) = layer.window {
+                faults.positive(window, &key("window"));
+            }
+            let has_local = matches!(&self.positions, Positions::Rotary(RotaryPositions { local: Some(_), .. }));
+            faults.require(layer.rotary != LayerRotary::Local || has_local, &key("rotary"), || {
+                "is `local`, and there is no `positions.rotary.local`".into()
+            });
+        }
+    }
+
+    /// Attention with the width of the model.
+    pub fn attention(&self) -> MultiHeadAttentionConfig {
+        MultiHeadAttentionConfig { d_model: self.d_model, ..self.attention.clone() }
+    }
+
+    /// The feed-forward network with the width of the model.
+    pub fn feed_forward(&self) -> Option<FeedForwardConfig> {
+        let feed_forward = self.feed_forward.clone()?;
+        Some(FeedForwardConfig { d_model: self.d_model, ..feed_forward })
+    }
+
+    /// The block of layer `layer`, counted from 0.
+    pub fn block(&self, layer: usize) -> TransformerBlockConfig {
+        let mut attention = self.attention();
+        if self.scale_scores_by_layer {
+            attention.scale = Some(attention.scale() / (layer + 1) as f64);
+        }
+        TransformerBlockConfig {
+            attention,
+            cross_attention: None,
+            feed_forward: self.feed_forward(),
+            norm: self.norm,
+            layout: self.block,
+            dropout: self.dropout,
+        }
+    }
+
+    /// Window and rotation of each layer.
+    pub fn layer_patterns(&self) -> Vec<LayerPattern> {
+        let once = self.layers.iter().flat_map(|layer| std::iter::repeat_n(*layer, layer.repeat));
+        once.cycle().take(self.n_layers).map(|layer| LayerPattern { repeat: 1, ..layer }).collect()
+    }
+
+    /// Width of the token table, or of the model where it has none.
+    pub fn d_embedding(&self) -> usize {
+        self.embedding.as_ref().map_or(self.d_model, |embedding| embedding.d_embedding(self.d_model))
+    }
+
+    /// Number of token ids; 0 without embeddings.
+    pub fn vocab_size(&self) -> usize {
+        self.embedding.as_ref().map_or(0, |embedding| embedding.vocab_size)
+    }
+
+    /// Longest sequence the model can take at all: set where positions are learned, as their table ends there.
+    pub fn position_limit(&self) -> Option<usize> {
+        matches!(self.positions, Positions::Learned(_)).then_some(self.max_seq_len)
+    }
+
+    /// How many parameters the model has, from the configuration alone. A tied head is counted once.
+    pub fn n_parameters(&self) -> u64 {
+        let embedding = self.embedding.as_ref().map_or(0, |embedding| {
+            embedding.n_parameters(self.d_model, self.max_seq_len, &self.positions, self.norm)
+        });
+        let blocks = self.block(0).n_parameters() * self.n_layers as u64;
+        let final_norm = if self.final_norm { self.norm.n_parameters(self.d_model) } else { 0 };
+        let is_projected = self.embedding.as_ref().is_some_and(|embedding| embedding.is_projected(self.d_model));
+        let project_out = if is_projected { self.d_model * self.d_embedding() } else { 0 };
+        let head = self.head.as_ref().map_or(0, |head| {
+            head.n_parameters(self.vocab_size(), self.d_embedding(), self.norm)
+        });
+        let pooler = if self.pooler { self.d_model * self.d_model + self.d_model } else { 0 };
+        embedding + blocks + final_norm + head + (project_out + pooler) as u64
+    }
+}

@@ -1,0 +1,14 @@
+//! Whole models: their configuration files, presets, input, cache and forward.
+
+mod cache;
+mod config;
+mod config_file;
+mod input;
+mod presets;
+mod transformer;
+
+pub use cache::Cache;
+pub use config::{LayerPattern, LayerRotary, ModelConfig, ModelKind};
+pub use input::ModelInput;
+pub use presets::{preset_names, preset_text};
+pub use transformer::{ForwardOptions, Logits, ModelOutput, Transformer};

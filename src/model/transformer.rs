@@ -1,0 +1,350 @@
+//! A whole model: embeddings, blocks, final norm and head, with one forward for all uses.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+
+use super::cache::{Cache, Step};
+use super::config::{LayerRotary, ModelConfig, ModelKind};
+use super::input::{ModelInput, Source};
+use crate::attention::{AttentionMask, RotaryAngles};
+use crate::backend;
+use crate::embedding::Embedding;
+use crate::error::Error;
+use crate::head::{LanguageModelHead, Pooler};
+use crate::norm::Norm;
+use crate::positions::{LearnedPositions, Positions, RotaryPositions};
+use crate::transformer_block::{BlockContext, TransformerBlock};
+
+impl ModelConfig {
+    /// Builds the model; weights are drawn when they are first used.
+    ///
+    /// # Panics
+    ///
+    /// When the configuration is not valid; configurations from files have been validated.
+    pub fn init(&self, device: &Device) -> Transformer {
+        self.validate().unwrap_or_else(|error| panic!("{error}"));
+        let is_projected = self.embedding.as_ref().is_some_and(|embedding| embedding.is_projected(self.d_model));
+        Transformer {
+            embedding: self.embedding.as_ref().map(|embedding| {
+                embedding.init(self.d_model, self.max_seq_len, &self.positions, self.norm, self.dropout, device)
+            }),
+            layers: (0..self.n_layers).map(|layer| self.block(layer).init(device)).collect(),
+            final_norm: self.final_norm.then(|| self.norm.init(self.d_model, device)),
+            project_out: is_projected
+                .then(|| LinearConfig::new(self.d_model, self.d_embedding()).with_bias(false).init(device)),
+            head: self.head.as_ref().map(|head| head.init(self.vocab_size(), self.d_embedding(), self.norm, device)),
+            pooler: self.pooler.then(|| Pooler::new(self.d_model, device)),
+            config: self.clone(),
+        }
+    }
+}
+
+/// For which positions logits are computed. For a large vocabulary they cost more than the rest of a small model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Logits {
+    /// Every position.
+    #[default]
+    All,
+    /// The last position of the call.
+    Last,
+    /// None.
+    None,
+}
+
+/// What one forward is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ForwardOptions {
+    /// For which positions logits are computed, where the model has a head. Default: all.
+    pub logits: Logits,
+    /// Whether the attention weights of each layer are returned. Default: no.
+    pub weights: bool,
+}
+
+/// What a model gives.
+#[derive(Clone, Debug)]
+pub struct ModelOutput {
+    /// The residual stream after the final norm, `[batch, seq, d_model]`.
+    pub hidden: Tensor<3>,
+    /// The logits, `[batch, seq, vocab_size]`, or `[batch, 1, vocab_size]` for the last position; absent without a head
+    /// or where none were asked for.
+    pub logits: Option<Tensor<3>>,
+    /// The pooled first token, `[batch, d_model]`; absent without a pooler or with an empty sequence.
+    pub pooled: Option<Tensor<2>>,
+    /// The attention weights of each layer, `[batch, n_heads, seq, key_len]`; empty unless asked for.
+    pub weights: Vec<Tensor<4>>,
+}
+
+/// An encoder or decoder, built from a [`ModelConfig`].
+#[derive(Module, Debug)]
+pub struct Transformer {
+    /// From token ids to the residual stream.
+    pub embedding: Option<Embedding>,
+    /// The blocks.
+    pub layers: Vec<TransformerBlock>,
+    /// The norm after the last block.
+    pub final_norm: Option<Norm>,
+    /// From the model's width to that of the token table.
+    pub project_out: Option<Linear>,
+    /// The language-model head.
+    pub head: Option<LanguageModelHead>,
+    /// The pooler of the first token.
+    pub pooler: Option<Pooler>,
+    #[module(skip)]
+    config: ModelConfig,
+}
+
+impl Transformer {
+    /// The configuration the model was built from.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// An empty cache for this model. It grows as tokens come.
+    pub fn new_cache(&self) -> Cache {
+        Cache::new(&self.config)
+    }
+
+    /// Runs the model on `input`; with a `cache`, as the continuation of what the cache holds. Any split of a sequence
+    /// over several calls gives the same result as one call.
+    ///
+    /// # Errors
+    ///
+    /// When a token id or type is out of range, rows have unequal lengths, the batch differs from the cache's, a
+    /// sequence is longer than learned positions reach, an encoder is given a cache, or a kernel named in the
+    /// configuration cannot honour the call on this device.
+    pub fn forward(
+        &self,
+        input: &ModelInput,
+        cache: Option<&mut Cache>,
+        options: ForwardOptions,
+    ) -> Result<ModelOutput, Error> {
+        let device = self.device();
+        input.check(&self.config)?;
+        if cache.is_some() && self.config.kind == ModelKind::Encoder {
+            return Err(Error::Input("an encoder reads whole sequences and takes no cache".into()));
+        }
+        // Without a cache, a call is the first and last of a cache of its own that holds no keys.
+        let mut alone = Cache::without_keys();
+        let cache = cache.unwrap_or(&mut alone);
+        let step = cache.plan(input, &self.config)?;
+        self.check_kernel(&device, input, &step, options)?;
+        cache.commit(&step);
+
+        let hidden = match &input.source {
+            Source::Hidden(hidden) => hidden.clone(),
+            Source::Tokens(ids) => self.embed(ids, input, &step.positions)?,
+        };
+        let [batch, seq, _] = hidden.dims();
+        if batch * seq == 0 {
+            return Ok(self.empty_output(hidden));
+        }
+        let shared = SharedContext::new(&self.config, &step, &device);
+        let patterns = self.config.layer_patterns();
+        let mut x = hidden;
+        let mut weights = Vec::new();
+        for (index, (layer, pattern)) in self.layers.iter().zip(&patterns).enumerate() {
+            let scores = shared.scores(pattern.window);
+            let context = BlockContext {
+                mask: &scores.mask,
+                rotary: shared.rotary(pattern.rotary),
+                bias: scores.bias.as_ref(),
+                cache: cache.layer(index),
+                memory: None,
+            };
+            x = if options.weights {
+                let (y, w) = layer.forward_with_weights(x, context);
+                weights.push(w);
+                y
+            } else {
+                layer.forward(x, context)
+            };
+        }
+        if let Some(norm) = &self.final_norm {
+            x = norm.forward(x);
+        }
+        Ok(ModelOutput {
+            logits: self.logits(&x, options.logits),
+            pooled: self.pooler.as_ref().map(|pooler| pooler.forward(x.clone())),
+            hidden: x,
+            weights,
+        })
+    }
+
+    /// The logits of hidden states that came from [`forward`](Self::forward).
+    ///
+    /// # Shapes
+    ///
+    /// - hidden: `[batch, seq, d_model]`
+    /// - output: `[batch, seq, vocab_size]`, `None` without a head
+    pub fn logits_of(&self, hidden: Tensor<3>) -> Option<Tensor<3>> {
+        let head = self.head.as_ref()?;
+        let x = match &self.project_out {
+            Some(project_out) => project_out.forward(hidden),
+            None => hidden,
+        };
+        Some(head.forward(x, self.embedding.as_ref().map(|embedding| embedding.tokens.val())))
+    }
+
+    /// Fails where a parameter would not fit into one buffer of `device`.
+    ///
+    /// # Errors
+    ///
+    /// Names the largest parameter, its size and the limit.
+    pub fn check_fits(&self, device: &Device) -> Result<(), Error> {
+        struct Largest {
+            path: Vec<String>,
+            found: (u64, String),
+        }
+        impl ModuleVisitor for Largest {
+            fn enter_module(&mut self, name: &str, _: &str) {
+                self.path.push(name.to_owned());
+            }
+            fn exit_module(&mut self, _: &str, _: &str) {
+                self.path.pop();
+            }
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let bytes = param.lazy_shape().num_elements() as u64 * size_of::<f32>() as u64;
+                if bytes > self.found.0 {
+                    self.found = (bytes, self.path.join("."));
+                }
+            }
+        }
+        let Some(limit) = backend::largest_buffer(device) else { return Ok(()) };
+        let mut largest = Largest { path: Vec::new(), found: (0, String::new()) };
+        self.visit(&mut largest);
+        let (bytes, name) = largest.found;
+        if bytes <= limit {
+            return Ok(());
+        }
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        Err(Error::Input(format!(
+            "parameter `{name}` has {} MiB and this device's largest buffer is {} MiB; use a CPU backend or a device \
+             with larger buffers",
+            mib(bytes),
+            mib(limit)
+        )))
+    }
+
+    fn device(&self) -> Device {
+        self.layers[0].attention.query.weight.lazy_device()
+    }
+
+    fn embed(&self, ids: &[Vec<i64>], input: &ModelInput, positions: &[Vec<usize>]) -> Result<Tensor<3>, Error> {
+        let embedding = self.embedding.as_ref().ok_or_else(|| {
+            Error::Input("the model has no embeddings and takes hidden states, not token ids".into())
+        })?;
+        let padding_id = match self.config.positions {
+            Positions::Learned(LearnedPositions { padding_id, .. }) => padding_id,
+            _ => None,
+        };
+        let positions: Vec<Vec<Option<usize>>> = match padding_id {
+            None => positions.iter().map(|row| row.iter().copied().map(Some).collect()).collect(),
+            Some(padding_id) => {
+                // Positions of all rows, as each row has its own padding.
+                let of_row = |row: usize| &positions[row % positions.len()];
+                let rows = ids.iter().enumerate().map(|(row, ids)| {
+                    ids.iter().zip(of_row(row)).map(|(id, p)| (*id != i64::from(padding_id)).then_some(*p)).collect()
+                });
+                rows.collect()
+            }
+        };
+        Ok(embedding.forward(ids, &positions, input.types.as_deref()))
+    }
+
+    /// Fails where a kernel that the configuration names cannot honour this call.
+    fn check_kernel(
+        &self,
+        device: &Device,
+        input: &ModelInput,
+        step: &Step,
+        options: ForwardOptions,
+    ) -> Result<(), Error> {
+        use crate::attention::{AttentionRequest, supports};
+        let attention = &self.config.attention;
+        let [batch, seq] = input.dims();
+        let key_len = step.key_len(None);
+        let is_windowed = self.config.layers.iter().any(|layer| layer.window.is_some());
+        let request = AttentionRequest {
+            scores: [batch, attention.n_heads, seq, key_len],
+            n_kv_heads: attention.n_kv_heads(),
+            masked: self.config.kind == ModelKind::Decoder || is_windowed || input.hidden_keys.is_some(),
+            biased: matches!(self.config.positions, Positions::Alibi(_)),
+            softcapped: attention.softcap.is_some(),
+            dropout: attention.dropout > 0.0 && device.is_autodiff(),
+            return_weights: options.weights,
+            autodiff: device.is_autodiff(),
+        };
+        supports(attention.kernel, &request, device).map_err(Error::Input)
+    }
+
+    fn logits(&self, hidden: &Tensor<3>, which: Logits) -> Option<Tensor<3>> {
+        let seq = hidden.dims()[1];
+        match which {
+            Logits::All => self.logits_of(hidden.clone()),
+            Logits::Last => self.logits_of(hidden.clone().slice_dim(1, seq - 1..seq)),
+            Logits::None => None,
+        }
+    }
+
+    fn empty_output(&self, hidden: Tensor<3>) -> ModelOutput {
+        let [batch, seq, _] = hidden.dims();
+        let logits = || Tensor::zeros([batch, seq, self.config.vocab_size()], (&hidden.device(), hidden.dtype()));
+        ModelOutput { logits: self.head.as_ref().map(|_| logits()), pooled: None, weights: Vec::new(), hidden }
+    }
+}
+
+/// What the layers of one call share.
+struct SharedContext {
+    /// One entry per window that occurs; `None` is no window.
+    scores: Vec<(Option<usize>, ScoreContext)>,
+    global: Option<RotaryAngles>,
+    local: Option<RotaryAngles>,
+}
+
+/// What acts on scores.
+struct ScoreContext {
+    mask: AttentionMask,
+    bias: Option<Tensor<4>>,
+}
+
+impl SharedContext {
+    fn new(config: &ModelConfig, step: &Step, device: &Device) -> Self {
+        let attention = config.attention();
+        let d_head = attention.d_head();
+        let (mut global, mut local) = (None, None);
+        if let Positions::Rotary(RotaryPositions { global: everywhere, local: nearby }) = &config.positions {
+            global = Some(everywhere.angles(d_head, &step.positions, device));
+            local = nearby.as_ref().map(|rotary| rotary.angles(d_head, &step.positions, device));
+        }
+        let bias = match &config.positions {
+            Positions::Alibi(alibi) => {
+                Some(alibi.bias(attention.n_heads, &step.key_positions, attention.scale(), device))
+            }
+            _ => None,
+        };
+        let mut scores: Vec<(Option<usize>, ScoreContext)> = Vec::new();
+        for window in config.layers.iter().map(|pattern| pattern.window) {
+            if scores.iter().all(|(of, _)| *of != window) {
+                let mask = step.mask(config.kind, window, device);
+                let (kept, all) = (step.key_len(window), step.key_len(None));
+                let bias = bias.clone().map(|bias| if kept < all { bias.slice_dim(3, all - kept..all) } else { bias });
+                scores.push((window, ScoreContext { mask, bias }));
+            }
+        }
+        Self { scores, global, local }
+    }
+
+    fn scores(&self, window: Option<usize>) -> &ScoreContext {
+        let found = self.scores.iter().find(|(of, _)| *of == window);
+        &found.expect("there is an entry for each window of the pattern").1
+    }
+
+    fn rotary(&self, which: LayerRotary) -> Option<&RotaryAngles> {
+        match which {
+            LayerRotary::Global => self.global.as_ref(),
+            LayerRotary::Local => self.local.as_ref(),
+            LayerRotary::None => None,
+        }
+    }
+}
