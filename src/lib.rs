@@ -36,6 +36,7 @@ macro_rules! setters {
 pub mod activation;
 pub mod attention;
 pub mod backend;
+pub mod bench;
 pub mod embedding;
 pub mod error;
 pub mod feed_forward;
@@ -43,9 +44,14 @@ pub mod head;
 mod kernel;
 pub mod model;
 pub mod norm;
+pub mod parity;
 pub mod positions;
 mod precision;
+pub mod pretrained;
+#[cfg(feature = "tokenizer")]
+pub mod sentence;
 pub mod transformer_block;
+pub mod verification;
 
 pub use error::Error;
 pub use precision::cast_parameters;

@@ -1,0 +1,35 @@
+//! Panics from below, kept off the user's screen. Outside errors are caught where they arise; what arrives here is a
+//! mistake of this program or of a library under it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
+use std::sync::{Mutex, Once, PoisonError};
+
+/// The first panic on any thread; later ones follow from it.
+static FIRST: Mutex<Option<String>> = Mutex::new(None);
+
+/// Runs `f`; a panic in it, or in a thread that makes it fail, becomes `what` and the panic's message.
+pub fn catch<T>(what: &str, f: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        set_hook(Box::new(|panic| {
+            let place = panic.location().map(|place| format!(" ({}:{})", file_name(place.file()), place.line()));
+            let message = format!("{}{}", message_of(panic.payload()), place.unwrap_or_default());
+            FIRST.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(message);
+        }));
+    });
+    catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
+        let first = FIRST.lock().unwrap_or_else(PoisonError::into_inner).take();
+        format!("{what}: {}", first.unwrap_or_else(|| message_of(payload.as_ref())))
+    })
+}
+
+fn message_of(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panic without a message".into())
+}
+
+/// The file alone: where it lay when the program was built is of no use to anybody.
+fn file_name(path: &str) -> &str {
+    path.rsplit(['/', '\\']).next().unwrap_or(path)
+}

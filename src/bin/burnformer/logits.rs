@@ -1,0 +1,166 @@
+//! `burnformer logits`
+
+use burn::tensor::{DType, Tensor};
+use burnformer::Error;
+use burnformer::model::{Cache, ForwardOptions, ModelInput, Transformer};
+use clap::Args;
+use serde::Serialize;
+
+use crate::arguments::{Compute, Row};
+use crate::model_argument::ModelArgument;
+use crate::{Outcome, output};
+
+/// Print all logits of a sequence, or the hidden states where the model has no head.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  burnformer logits path/to/checkpoint --tokens 1,5,9 --json
+  burnformer logits path/to/checkpoint --tokens 1,5,9,2 --chunks 3,1        through the cache
+  burnformer logits path/to/checkpoint --tokens 0,5,9 --attention-mask 0,1,1 --tokens 4,8,7 --attention-mask 1,1,1")]
+pub struct Arguments {
+    /// Preset, configuration file or checkpoint folder.
+    model: String,
+    /// Token ids, separated by commas; once for each row of the batch.
+    #[arg(long, value_name = "IDS", required = true, allow_hyphen_values = true)]
+    tokens: Vec<Row<i64>>,
+    /// Lengths of the calls that the sequence is split into; the cache carries over from one to the next.
+    #[arg(long, value_name = "LENGTHS")]
+    chunks: Option<Row<usize>>,
+    /// 1 for a token, 0 for padding; once for each row of the batch.
+    #[arg(long, value_name = "MASK")]
+    attention_mask: Vec<Row<u8>>,
+    /// Seed of random weights, where the model has no others.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    compute: Compute,
+}
+
+#[derive(Serialize)]
+struct Report {
+    shape: [usize; 3],
+    /// Row by row.
+    data: Numbers,
+}
+
+/// Numbers with as many digits as they have.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Numbers {
+    Single(Vec<f32>),
+    Double(Vec<f64>),
+}
+
+pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
+    let Arguments { model, tokens, chunks, attention_mask, seed, compute } = arguments;
+    let tokens: Vec<Vec<i64>> = tokens.into_iter().map(|row| row.0).collect();
+    let padding = padding(attention_mask, &tokens)?;
+    let seq = tokens[0].len();
+    let chunks = chunks.map(|chunks| checked(chunks.0, seq)).transpose()?;
+    let argument = ModelArgument::resolve(&model)?;
+    let target = compute.open()?;
+    argument.check_call([tokens.len(), seq], &target)?;
+    let built = argument.build(&target, seed)?;
+
+    let outputs = match chunks {
+        None => vec![forward(&built, slice(&tokens, padding.as_deref(), 0..seq), None)?],
+        Some(chunks) => {
+            let mut cache = built.new_cache();
+            let mut start = 0;
+            let mut outputs = Vec::with_capacity(chunks.len());
+            for len in chunks {
+                let input = slice(&tokens, padding.as_deref(), start..start + len);
+                outputs.push(forward(&built, input, Some(&mut cache))?);
+                start += len;
+            }
+            outputs
+        }
+    };
+    let report = join(outputs);
+    argument.note_weights(seed, &compute.show);
+    match compute.show.json {
+        true => output::print_json(&report)?,
+        false => output::print(&text(&report))?,
+    }
+    Ok(Outcome::Done)
+}
+
+/// `true` where a token is padding.
+fn padding(mask: Vec<Row<u8>>, tokens: &[Vec<i64>]) -> Result<Option<Vec<Vec<bool>>>, Error> {
+    if mask.is_empty() {
+        return Ok(None);
+    }
+    let fault = |problem: String| Err(Error::Input(format!("attention mask: {problem}")));
+    if mask.len() != tokens.len() {
+        return fault(format!("expected one for each of the {} rows of tokens, got {}", tokens.len(), mask.len()));
+    }
+    for (index, (mask, tokens)) in mask.iter().zip(tokens).enumerate() {
+        if mask.0.len() != tokens.len() {
+            return fault(format!("row {index} has {} entries for {} tokens", mask.0.len(), tokens.len()));
+        }
+        if let Some(entry) = mask.0.iter().find(|entry| **entry > 1) {
+            return fault(format!("row {index} has the entry {entry}; 1 is a token and 0 is padding"));
+        }
+    }
+    Ok(Some(mask.into_iter().map(|row| row.0.into_iter().map(|entry| entry == 0).collect()).collect()))
+}
+
+fn checked(chunks: Vec<usize>, seq: usize) -> Result<Vec<usize>, Error> {
+    match chunks.iter().try_fold(0usize, |sum, len| sum.checked_add(*len)) {
+        Some(sum) if sum == seq && !chunks.is_empty() => Ok(chunks),
+        sum => {
+            let sum = sum.map_or_else(|| "more than can be counted".into(), |sum| sum.to_string());
+            Err(Error::Input(format!("the chunks sum to {sum}, and there are {seq} tokens")))
+        }
+    }
+}
+
+/// Some columns of the batch. Rows of unequal length are left to the library to refuse.
+fn slice(tokens: &[Vec<i64>], padding: Option<&[Vec<bool>]>, columns: std::ops::Range<usize>) -> ModelInput {
+    fn cut<T: Clone>(rows: &[Vec<T>], columns: &std::ops::Range<usize>) -> Vec<Vec<T>> {
+        let of_row = |row: &Vec<T>| row[columns.start.min(row.len())..columns.end.min(row.len())].to_vec();
+        rows.iter().map(of_row).collect()
+    }
+    let input = ModelInput::tokens(&cut(tokens, &columns));
+    match padding {
+        Some(padding) => input.with_padding(cut(padding, &columns)),
+        None => input,
+    }
+}
+
+fn forward(model: &Transformer, input: ModelInput, cache: Option<&mut Cache>) -> Result<Tensor<3>, Error> {
+    let output = model.forward(&input, cache, ForwardOptions::default())?;
+    Ok(output.logits.unwrap_or(output.hidden))
+}
+
+/// The outputs of all chunks, joined along the sequence on the host.
+fn join(outputs: Vec<Tensor<3>>) -> Report {
+    let [batch, _, width] = outputs[0].dims();
+    let lengths: Vec<usize> = outputs.iter().map(|output| output.dims()[1]).collect();
+    let shape = [batch, lengths.iter().sum(), width];
+    let data: Vec<_> = outputs.into_iter().map(Tensor::into_data).collect();
+    fn rows<T: Copy>(chunks: &[Vec<T>], lengths: &[usize], batch: usize, width: usize) -> Vec<T> {
+        let of_row = |row: usize| {
+            chunks.iter().zip(lengths).flat_map(move |(chunk, len)| &chunk[row * len * width..(row + 1) * len * width])
+        };
+        (0..batch).flat_map(of_row).copied().collect()
+    }
+    let data = if data[0].dtype() == DType::F64 {
+        let chunks: Vec<Vec<f64>> = data.iter().map(|data| data.iter::<f64>().collect()).collect();
+        Numbers::Double(rows(&chunks, &lengths, batch, width))
+    } else {
+        let chunks: Vec<Vec<f32>> = data.iter().map(|data| data.iter::<f32>().collect()).collect();
+        Numbers::Single(rows(&chunks, &lengths, batch, width))
+    };
+    Report { shape, data }
+}
+
+/// One line per position.
+fn text(report: &Report) -> String {
+    let values: Vec<f64> = match &report.data {
+        Numbers::Single(values) => values.iter().map(|value| f64::from(*value)).collect(),
+        Numbers::Double(values) => values.clone(),
+    };
+    let lines = values.chunks(report.shape[2]).map(|position| output::numbers(position.iter().copied()));
+    std::iter::once(format!("shape {:?}", report.shape)).chain(lines).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,115 @@
+//! The command line `burnformer`: a table of commands, each of which calls the library.
+//!
+//! Exit codes: 0 done, 1 a check did not hold, 2 wrong usage or bad input (one line on stderr says what).
+
+mod arguments;
+mod backends;
+mod bench;
+mod config;
+mod embed;
+mod last_resort;
+mod logits;
+mod model_argument;
+mod output;
+mod parity;
+mod random;
+mod run;
+mod verify;
+
+use std::process::ExitCode;
+
+use burnformer::Error;
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+/// Transformer models that give the same numbers on every backend.
+#[derive(Parser)]
+#[command(name = "burnformer", version, about, after_help = "\
+A MODEL is the name of a preset (see `burnformer config list`), a configuration file (.toml or .json) or a folder with
+a checkpoint (config.json, weights in safetensors, tokenizer). A folder that is called like a preset is `./NAME`.
+
+Exit codes: 0 done; 1 a check did not hold; 2 wrong usage or bad input, said in one line on stderr.
+
+Examples:
+  burnformer backends
+  burnformer run gpt2 --backend wgpu
+  burnformer verify path/to/checkpoint --golden golden.safetensors
+  burnformer parity")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Backends(backends::Arguments),
+    Run(run::Arguments),
+    Logits(logits::Arguments),
+    Verify(verify::Arguments),
+    Parity(parity::Arguments),
+    Embed(embed::Arguments),
+    Bench(bench::Arguments),
+    Config(config::Arguments),
+}
+
+/// How a command ended that did what it was asked.
+enum Outcome {
+    Done,
+    /// A comparison lies outside its tolerance.
+    CheckFailed,
+}
+
+impl Outcome {
+    fn of_check(ok: bool) -> Self {
+        if ok { Self::Done } else { Self::CheckFailed }
+    }
+}
+
+impl Command {
+    fn run(self) -> Result<Outcome, Error> {
+        match self {
+            Self::Backends(arguments) => backends::run(arguments),
+            Self::Run(arguments) => run::run(arguments),
+            Self::Logits(arguments) => logits::run(arguments),
+            Self::Verify(arguments) => verify::run(arguments),
+            Self::Parity(arguments) => parity::run(arguments),
+            Self::Embed(arguments) => embed::run(arguments),
+            Self::Bench(arguments) => bench::run(arguments),
+            Self::Config(arguments) => config::run(arguments),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let ended = last_resort::catch("internal error", || match Cli::try_parse() {
+        Ok(cli) => cli.command.run().map_err(|error| error.to_string()),
+        Err(error) => answer(&error),
+    });
+    match ended {
+        Ok(Ok(Outcome::Done)) => ExitCode::SUCCESS,
+        Ok(Ok(Outcome::CheckFailed)) => ExitCode::from(1),
+        Ok(Err(problem)) => fail(&problem),
+        Err(panic) => fail(&format!("{panic}; please report")),
+    }
+}
+
+/// Prints help and version, and turns a fault in the usage into an error of one line.
+fn answer(error: &clap::Error) -> Result<Outcome, String> {
+    let text = error.render().to_string();
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return output::print(text.trim_end()).map(|()| Outcome::Done).map_err(|error| error.to_string());
+    }
+    // The paragraphs before the usage say what is wrong and what was probably meant.
+    let said = text.split("\nUsage:").next().unwrap_or(&text).trim().trim_start_matches("error: ");
+    Err(format!("{said} (see `--help`)"))
+}
+
+/// `text` without line breaks.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn fail(problem: &str) -> ExitCode {
+    output::to_stderr(&format!("burnformer: error: {}", one_line(problem)));
+    ExitCode::from(2)
+}

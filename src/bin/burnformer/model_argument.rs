@@ -1,0 +1,148 @@
+//! What a MODEL argument stands for: a preset, a configuration file or a folder with a checkpoint.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::FloatDType;
+use burnformer::backend::{Backend, DeviceName, largest_buffer};
+use burnformer::model::{ModelConfig, Transformer, preset_names};
+use burnformer::pretrained::Checkpoint;
+use burnformer::{Error, cast_parameters};
+
+use crate::arguments::{Show, Target};
+
+/// A model that was named on the command line.
+pub enum ModelArgument {
+    /// A configuration without weights.
+    Config(Box<ModelConfig>),
+    /// A folder with weights.
+    Checkpoint(PathBuf, Box<Checkpoint>),
+}
+
+impl ModelArgument {
+    /// Finds out what `text` names. A preset comes before a file of the same name.
+    pub fn resolve(text: &str) -> Result<Self, Error> {
+        let path = Path::new(text);
+        let looks_like_path = text.contains(['/', '\\']) || text.ends_with(".toml") || text.ends_with(".json");
+        if preset_names().any(|name| name == text) {
+            Ok(Self::Config(Box::new(ModelConfig::preset(text)?)))
+        } else if path.is_dir() {
+            Ok(Self::Checkpoint(path.to_owned(), Box::new(Checkpoint::open(path)?)))
+        } else if path.is_file() {
+            config_file(path).map(|config| Self::Config(Box::new(config)))
+        } else if looks_like_path || path.exists() {
+            Err(Error::file(path, "there is no such file or folder"))
+        } else {
+            // Says which name is the nearest.
+            Ok(Self::Config(Box::new(ModelConfig::preset(text)?)))
+        }
+    }
+
+    pub fn config(&self) -> &ModelConfig {
+        match self {
+            Self::Config(config) => config,
+            Self::Checkpoint(_, checkpoint) => checkpoint.config(),
+        }
+    }
+
+    /// The folder of a checkpoint.
+    pub fn folder(&self) -> Option<&Path> {
+        match self {
+            Self::Config(_) => None,
+            Self::Checkpoint(folder, _) => Some(folder),
+        }
+    }
+
+    /// Builds the model, with the checkpoint's weights or with random ones.
+    pub fn build(&self, target: &Target, seed: u64) -> Result<Transformer, Error> {
+        check_memory(self.config().n_parameters() as f64 * bytes_of(target.dtype), "the parameters")?;
+        match self {
+            Self::Config(config) => random_weights(config, target, seed),
+            Self::Checkpoint(_, checkpoint) => Ok(checkpoint.load(&target.device, target.dtype)?.0),
+        }
+    }
+
+    /// Says where the weights of [`build`](Self::build) came from. To be called once everything has gone well, as an
+    /// error is to stand alone.
+    pub fn note_weights(&self, seed: u64, show: &Show) {
+        if matches!(self, Self::Config(_)) {
+            show.note(format!("weights: random, seed {seed}"));
+        }
+    }
+
+    /// Fails where the outputs of a call would not fit into memory or into a buffer of the device.
+    pub fn check_call(&self, [batch, seq]: [usize; 2], target: &Target) -> Result<(), Error> {
+        let config = self.config();
+        let width = if config.head.is_some() { config.vocab_size() } else { config.d_model };
+        let rows = batch as f64 * seq as f64 * bytes_of(target.dtype);
+        let output = rows * width as f64;
+        // A lower bound: the outputs, a copy on the host, and the residual stream with one more of its width.
+        check_memory(2.0 * output + 2.0 * rows * config.d_model as f64, "the outputs")?;
+        match largest_buffer(&target.device) {
+            Some(limit) if output > limit as f64 => Err(Error::Input(format!(
+                "the outputs need {} and the largest buffer of `{}` is {}; use fewer tokens or a CPU backend",
+                gib(output),
+                target.name,
+                gib(limit as f64)
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A configuration file of ours.
+fn config_file(path: &Path) -> Result<ModelConfig, Error> {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    match extension.to_ascii_lowercase().as_str() {
+        "json" => {
+            let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
+            if text.contains("\"model_type\"") {
+                let problem = "is the configuration of a Hugging Face checkpoint; name the folder it lies in";
+                return Err(Error::file(path, problem));
+            }
+            ModelConfig::load_file(path)
+        }
+        "toml" => ModelConfig::load_file(path),
+        _ => Err(Error::file(path, "is neither a configuration (.toml, .json) nor a folder with a checkpoint")),
+    }
+}
+
+/// Draws weights. They are drawn on one backend and moved, so that a seed means the same model everywhere.
+fn random_weights(config: &ModelConfig, target: &Target, seed: u64) -> Result<Transformer, Error> {
+    let source = match Backend::Flex.is_compiled() {
+        true => DeviceName::new(Backend::Flex).open()?,
+        false => target.device.clone(),
+    };
+    source.seed(seed);
+    let model = config.init(&source);
+    model.check_fits(&target.device)?;
+    Ok(burn::module::Module::to_device(cast_parameters(model, target.dtype), &target.device))
+}
+
+/// Bytes per number. Weights are 32-bit numbers before they are cast.
+fn bytes_of(dtype: FloatDType) -> f64 {
+    if dtype == FloatDType::F64 { 8.0 } else { 4.0 }
+}
+
+/// Fails where `needed` bytes are more than this machine has free. (Elsewhere than on Linux it is not known.)
+fn check_memory(needed: f64, what: &str) -> Result<(), Error> {
+    match available_memory() {
+        Some(available) if needed > available => Err(Error::Input(format!(
+            "{what} need {} of memory and {} are available",
+            gib(needed),
+            gib(available)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn available_memory() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0)
+}
+
+fn gib(bytes: f64) -> String {
+    let gib = bytes / f64::from(1 << 30);
+    if gib < 1.0 { format!("{:.0} MiB", gib * 1024.0) } else { format!("{gib:.1} GiB") }
+}

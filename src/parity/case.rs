@@ -1,0 +1,92 @@
+//! One case of the comparison, and how exact its answer has to be.
+
+use burn::tensor::Device;
+
+use super::probe::{Probe, Run};
+use crate::error::Error;
+
+/// How much is computed, which decides how far 32 bits may lie from 64.
+///
+/// Each tolerance is relative to the largest number of the right answer where that is above 1. One rounding is 6e-8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One function without weights, or with one per feature.
+    Function,
+    /// One module: a few matrix products in a row.
+    Module,
+    /// A whole model of a few layers.
+    Model,
+    /// Nothing: some size is zero.
+    Empty,
+}
+
+impl Kind {
+    /// Bound on outputs.
+    pub fn tolerance(self) -> f64 {
+        match self {
+            Self::Function => 1e-6,
+            Self::Module => 1e-5,
+            Self::Model => 1e-4,
+            Self::Empty => 0.0,
+        }
+    }
+
+    /// Bound on gradients, which are sums over the whole batch.
+    pub fn gradient_tolerance(self) -> f64 {
+        match self {
+            Self::Function => 1e-5,
+            Self::Module | Self::Model => 1e-4,
+            Self::Empty => 0.0,
+        }
+    }
+}
+
+/// A case of the comparison.
+pub(super) struct Case {
+    pub name: String,
+    pub kind: Kind,
+    pub run: Run,
+    /// Whether gradients are compared too.
+    pub has_gradients: bool,
+    /// The case with one of its options ignored, by that option: each must give another answer.
+    pub without: Vec<(String, Run)>,
+    /// On which devices the case can run, where not on all.
+    pub runs_on: Option<Box<dyn Fn(&Device) -> bool>>,
+}
+
+impl Case {
+    /// A case whose outputs and gradients are compared.
+    pub fn new(kind: Kind, name: impl Into<String>, run: impl Fn(&mut Probe) -> Result<(), Error> + 'static) -> Self {
+        let run = Box::new(run);
+        Self {
+            name: name.into(),
+            kind,
+            run,
+            has_gradients: kind != Kind::Empty,
+            without: Vec::new(),
+            runs_on: None,
+        }
+    }
+
+    /// Adds the case with an option ignored.
+    pub fn without(
+        mut self,
+        option: impl Into<String>,
+        run: impl Fn(&mut Probe) -> Result<(), Error> + 'static,
+    ) -> Self {
+        self.without.push((option.into(), Box::new(run)));
+        self
+    }
+
+    /// Compares outputs alone.
+    pub fn forward_only(mut self) -> Self {
+        self.has_gradients = false;
+        self
+    }
+
+    /// Runs the case on some devices only.
+    pub fn only_where(mut self, runs_on: impl Fn(&Device) -> bool + 'static) -> Self {
+        self.runs_on = Some(Box::new(runs_on));
+        self
+    }
+}
