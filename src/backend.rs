@@ -10,6 +10,8 @@ use burn::tensor::{Device, FloatDType};
 
 use crate::attention::AttentionRequest;
 use crate::error::{Error, nearest};
+#[cfg(any(feature = "flex", feature = "ndarray"))]
+use crate::kernel::HostMemory;
 
 /// A kind of backend, compiled in or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -268,9 +270,14 @@ fn kind_of(device: &Device) -> Option<Kind> {
     }
 }
 
-/// Whether the device is flex, for which there are kernels of our own.
-pub(crate) fn is_flex(device: &Device) -> bool {
-    kind_of(device) == Some(Kind::Flex)
+/// How kernels of our own reach the numbers of tensors on `device`; `None` where they do not.
+#[cfg(any(feature = "flex", feature = "ndarray"))]
+pub(crate) fn host_memory(device: &Device) -> Option<HostMemory> {
+    match kind_of(device)? {
+        Kind::Flex => Some(HostMemory::InPlace),
+        Kind::NdArray => Some(HostMemory::Copied),
+        Kind::LibTorch | Kind::Cube => None,
+    }
 }
 
 /// The largest buffer that the device allocates, in bytes, where it has such a limit.

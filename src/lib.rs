@@ -55,3 +55,8 @@ pub mod verification;
 
 pub use error::Error;
 pub use precision::cast_parameters;
+
+/// The program in the README, compiled and run with the other documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

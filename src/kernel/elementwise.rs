@@ -1,7 +1,5 @@
-//! Functions of one element, in place over the storage of a flex tensor, vectorised for the machine at run time.
+//! Functions of one element over numbers in host memory, vectorised for the machine at run time.
 
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Dispatch, Flex};
 use burn::tensor::Tensor;
 use multiversion::multiversion;
 use rayon::prelude::*;
@@ -9,23 +7,46 @@ use rayon::prelude::*;
 /// Elements that one thread takes at a time: 64 KiB, which stay in the nearest cache.
 const CHUNK: usize = 16 << 10;
 
-#[burn::backend::backend_extension(Flex)]
-pub trait ElementwiseKernels: Backend {
-    /// GELU with the error function, of 32-bit numbers.
-    fn gelu_kernel(x: FloatTensor<Self>) -> FloatTensor<Self>;
-}
+#[cfg(feature = "flex")]
+mod flex {
+    use burn::backend::tensor::FloatTensor;
+    use burn::backend::{Backend, Dispatch, Flex};
+    use burn::tensor::Tensor;
 
-impl ElementwiseKernels for Flex {
-    fn gelu_kernel(x: FloatTensor<Self>) -> FloatTensor<Self> {
-        let mut x = if x.is_contiguous() && x.layout().start_offset() == 0 { x } else { x.to_contiguous() };
-        x.storage_mut::<f32>().par_chunks_mut(CHUNK).for_each(gelu_slice);
-        x
+    #[burn::backend::backend_extension(Flex)]
+    pub trait ElementwiseKernels: Backend {
+        /// GELU with the error function, of 32-bit numbers.
+        fn gelu_kernel(x: FloatTensor<Self>) -> FloatTensor<Self>;
+    }
+
+    impl ElementwiseKernels for Flex {
+        fn gelu_kernel(x: FloatTensor<Self>) -> FloatTensor<Self> {
+            let is_whole = x.is_contiguous() && x.layout().start_offset() == 0;
+            let mut x = if is_whole { x } else { x.to_contiguous() };
+            super::gelu(x.storage_mut::<f32>());
+            x
+        }
+    }
+
+    /// GELU of a flex tensor of 32-bit numbers, in its own storage where it is the only owner.
+    pub(in super::super) fn gelu_in_place<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+        Tensor::from_dispatch(Dispatch::gelu_kernel(x.into_dispatch()))
     }
 }
+#[cfg(feature = "flex")]
+pub(super) use flex::gelu_in_place;
 
-/// [`super::gelu`] for a flex tensor of 32-bit numbers.
-pub(super) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    Tensor::from_dispatch(Dispatch::gelu_kernel(x.into_dispatch()))
+/// GELU of a tensor of 32-bit numbers of a backend without such an extension.
+#[cfg(feature = "ndarray")]
+pub(super) fn gelu_of_data<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let device = x.device();
+    let mut data = x.into_data();
+    gelu(data.as_mut_slice::<f32>().expect("the numbers have 32 bits"));
+    Tensor::from_data(data, &device)
+}
+
+fn gelu(x: &mut [f32]) {
+    x.par_chunks_mut(CHUNK).for_each(gelu_slice);
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq", "x86_64+avx2+fma", "aarch64+neon"))]
