@@ -45,7 +45,8 @@ pub(super) fn to_tensors(
 /// Leaves out what says no more than the defaults do, so that two spellings of a configuration become one.
 pub(super) fn tidy(config: &mut ModelConfig) {
     let d_model = config.d_model;
-    let default_d_head = d_model.checked_div(config.attention.n_heads).filter(|d| d * config.attention.n_heads == d_model);
+    let default_d_head =
+        d_model.checked_div(config.attention.n_heads).filter(|d| d * config.attention.n_heads == d_model);
     let attention = &mut config.attention;
     attention.d_head = attention.d_head.filter(|d_head| Some(*d_head) != default_d_head);
     attention.n_kv_heads = attention.n_kv_heads.filter(|n_kv_heads| *n_kv_heads != attention.n_heads);

@@ -23,7 +23,9 @@ const NAMES: &[(&str, Activation)] = &[
 
 /// The activation under `key`, or `default` where the file is silent.
 pub(super) fn activation(hf: &mut HfConfig, key: &str, default: Activation) -> Activation {
-    let Some(name) = hf.optional_text(key) else { return default };
+    let Some(name) = hf.optional_text(key) else {
+        return default;
+    };
     let known = || NAMES.iter().map(|(name, _)| *name);
     match NAMES.iter().find(|(known, _)| *known == name) {
         Some((_, activation)) => *activation,

@@ -62,7 +62,9 @@ impl HfConfig {
     }
 
     fn language_part(self) -> Self {
-        let Some(Value::Object(text)) = self.keys.get("text_config") else { return self };
+        let Some(Value::Object(text)) = self.keys.get("text_config") else {
+            return self;
+        };
         let mut keys = text.clone();
         for inherited in ["model_type", "architectures", "tie_word_embeddings"] {
             if let (false, Some(value)) = (keys.contains_key(inherited), self.keys.get(inherited)) {

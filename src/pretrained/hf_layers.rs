@@ -5,7 +5,9 @@ use crate::model::{LayerPattern, LayerRotary};
 
 /// Which layers slide: what `layer_types` says, or else `rule`.
 pub(super) fn sliding_layers(hf: &mut HfConfig, n_layers: usize, rule: impl Fn(usize) -> bool) -> Vec<bool> {
-    let Some(types) = hf.texts("layer_types") else { return (0..n_layers).map(rule).collect() };
+    let Some(types) = hf.texts("layer_types") else {
+        return (0..n_layers).map(rule).collect();
+    };
     if types.len() != n_layers {
         hf.fault("layer_types", format!("must hold {n_layers} entries, one per layer, got {}", types.len()));
     }

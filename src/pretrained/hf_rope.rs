@@ -137,9 +137,7 @@ fn scaling(section: &mut HfConfig, original: Option<usize>, max_seq_len: usize) 
     match kind.as_str() {
         "default" | "mrope" => RotaryScaling::None,
         "linear" => RotaryScaling::Linear { factor: required(section, "factor") },
-        "dynamic" => {
-            RotaryScaling::Dynamic { factor: required(section, "factor"), original_max_seq_len: max_seq_len }
-        }
+        "dynamic" => RotaryScaling::Dynamic { factor: required(section, "factor"), original_max_seq_len: max_seq_len },
         "llama3" => RotaryScaling::Llama3 {
             factor: required(section, "factor"),
             low_freq_factor: required(section, "low_freq_factor"),
@@ -237,7 +235,10 @@ mod tests {
     #[test]
     fn unknown_types_and_keys_are_named() {
         let message = read(r#"{"rope_scaling": {"rope_type": "llama4", "factor": 8}}"#).expect_err("unknown");
-        assert!(message.contains("`rope_scaling.rope_type` `llama4` is not known, did you mean `llama3`?"), "{message}");
+        assert!(
+            message.contains("`rope_scaling.rope_type` `llama4` is not known, did you mean `llama3`?"),
+            "{message}"
+        );
         assert!(message.contains("yarn"), "{message}");
         let message = read(r#"{"rope_scaling": {"rope_type": "linear", "factr": 8}}"#).expect_err("unknown");
         assert!(message.contains("`rope_scaling.factor` is missing"), "{message}");

@@ -187,7 +187,8 @@ impl Filler<'_> {
             if numbers.is_empty() { numbers = part } else { numbers.extend(part) }
         }
         if numbers.len() != shape.iter().product::<usize>() {
-            let problem = format!("`{}` gives {} numbers for shape {shape:?}", source.tensors.join("`, `"), numbers.len());
+            let problem =
+                format!("`{}` gives {} numbers for shape {shape:?}", source.tensors.join("`, `"), numbers.len());
             return Err(Error::weights(self.weights.path(), problem));
         }
         if source.transpose {
@@ -208,7 +209,9 @@ impl ModuleMapper for Filler<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let source = self.sources.get(&self.path.join("."));
-        let (None, Some(source)) = (&self.error, source) else { return param };
+        let (None, Some(source)) = (&self.error, source) else {
+            return param;
+        };
         match self.data(source, &param.lazy_shape().to_vec()) {
             Ok(data) => {
                 let tensor = Tensor::<D>::from_data(data, (self.device, burn::tensor::DType::from(self.dtype)));

@@ -64,14 +64,16 @@ impl Checkpoint {
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
         let folder = folder.as_ref();
         if !folder.is_dir() {
-            let problem = if folder.exists() { "is a file; give the folder it is in" } else { "there is no such folder" };
+            let problem =
+                if folder.exists() { "is a file; give the folder it is in" } else { "there is no such folder" };
             return Err(Error::file(folder, problem));
         }
         let HfModel { mut config, family, architecture } = read_file(&folder.join("config.json"))?;
         let weights = Weights::open(folder)?;
         if config.n_layers > weights.len() {
             let (layers, tensors) = (config.n_layers, weights.len());
-            let problem = format!("holds {tensors} tensors, too few for the {layers} layers that config.json speaks of");
+            let problem =
+                format!("holds {tensors} tensors, too few for the {layers} layers that config.json speaks of");
             return Err(Error::weights(weights.path(), problem));
         }
         let rules = (family.rules)().bind(weights.names()).map_err(|tables| {
@@ -111,7 +113,8 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// When a parameter has no tensor or one of another shape, or the device cannot compute with `dtype`.
+    /// When a parameter has no tensor, one of another shape, or is larger than the device can hold in one piece, or when
+    /// the device cannot compute with `dtype`.
     pub fn load(&self, device: &Device, dtype: FloatDType) -> Result<(Transformer, LoadReport), Error> {
         self.load_with(device, dtype, &mut |_| ())
     }
@@ -132,6 +135,7 @@ impl Checkpoint {
             return Err(Error::backend(format!("{device:?}"), problem));
         }
         let model = self.config.init(device);
+        model.check_fits(device)?;
         self.plan(&model)?.fill(model, &self.weights, device, dtype, progress)
     }
 

@@ -220,7 +220,9 @@ impl BoundRules {
     /// Every name that the tensor of the parameter `path` may have, likeliest first; empty for a parameter without a
     /// rule. Of a parameter that several tensors make up, these are the first ones.
     pub fn names(&self, path: &str) -> Vec<String> {
-        let Some(found) = self.find(path) else { return Vec::new() };
+        let Some(found) = self.find(path) else {
+            return Vec::new();
+        };
         let places = self.places(found.rule);
         let names = found.theirs().into_iter().flat_map(|name| {
             let name = name.replace(".H.", ".0.");
@@ -273,9 +275,10 @@ impl BoundRules {
     /// Whether a tensor is known to be no parameter.
     pub fn ignores(&self, tensor: &str) -> bool {
         let general = ["rotary_emb.inv_freq", "position_ids"];
-        general.iter().chain(&self.rules.ignored).any(|end| {
-            tensor.strip_suffix(end).is_some_and(|before| before.is_empty() || before.ends_with('.'))
-        })
+        general
+            .iter()
+            .chain(&self.rules.ignored)
+            .any(|end| tensor.strip_suffix(end).is_some_and(|before| before.is_empty() || before.ends_with('.')))
     }
 
     fn find(&self, path: &str) -> Option<Found<'_>> {

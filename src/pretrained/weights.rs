@@ -122,10 +122,14 @@ fn is_plain_name(name: &str) -> bool {
 
 /// A hint about weight files of other kinds.
 fn other_weights(folder: &Path) -> String {
-    let Ok(entries) = std::fs::read_dir(folder) else { return String::new() };
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return String::new();
+    };
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut others: Vec<String> = names
-        .filter(|name| [".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"].iter().any(|e| name.ends_with(e)))
+        .filter(|name| {
+            [".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"].iter().any(|e| name.ends_with(e))
+        })
         .collect();
     others.sort();
     match others.as_slice() {

@@ -11,8 +11,7 @@ use crate::model::{ModelConfig, ModelKind};
 use crate::positions::{LearnedPositions, Positions};
 use crate::transformer_block::NormPlacement;
 
-pub(super) const BERT: Family =
-    Family { model_types: &["bert"], config: bert, rules: bert_names, harmless: HARMLESS };
+pub(super) const BERT: Family = Family { model_types: &["bert"], config: bert, rules: bert_names, harmless: HARMLESS };
 
 pub(super) const ROBERTA: Family = Family {
     model_types: &["roberta", "xlm-roberta", "camembert"],

@@ -5,16 +5,13 @@ use super::super::hf_layers::{sliding_layers, windows_and_rotations};
 use super::super::hf_rope::RopeDefaults;
 use super::super::rules::{Part, Rules};
 use super::Family;
-use super::decoder::{
-    Defaults, LLAMA_DEFAULTS, llama_like, llama_names, set_attention_bias, set_qk_norm, with_head,
-};
+use super::decoder::{Defaults, LLAMA_DEFAULTS, llama_like, llama_names, set_attention_bias, set_qk_norm, with_head};
 use crate::attention::{QkNormScope, RotaryStyle};
 use crate::model::{LayerRotary, ModelConfig};
 use crate::norm::NormKind;
 use crate::transformer_block::BlockTopology;
 
-pub(super) const COHERE: Family =
-    Family { model_types: &["cohere"], config: cohere, rules: names, harmless: &[] };
+pub(super) const COHERE: Family = Family { model_types: &["cohere"], config: cohere, rules: names, harmless: &[] };
 
 pub(super) const COHERE2: Family = Family {
     model_types: &["cohere2"],

@@ -13,8 +13,12 @@ use crate::model::ModelConfig;
 use crate::positions::Positions;
 use crate::transformer_block::BlockTopology;
 
-pub(super) const FALCON: Family =
-    Family { model_types: &["falcon"], config: falcon, rules: names, harmless: &["apply_residual_connection_post_layernorm"] };
+pub(super) const FALCON: Family = Family {
+    model_types: &["falcon"],
+    config: falcon,
+    rules: names,
+    harmless: &["apply_residual_connection_post_layernorm"],
+};
 
 const SIZES: Sizes = Sizes { vocab_size: 65_024, d_model: 4544, n_layers: 32, n_heads: 71, max_seq_len: 2048 };
 

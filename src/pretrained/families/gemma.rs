@@ -12,13 +12,12 @@ use super::decoder::{
 use crate::activation::Activation;
 use crate::attention::QkNormScope;
 use crate::embedding::EmbeddingScale;
-use crate::model::{LayerRotary, ModelConfig, ModelKind};
+use crate::model::{LayerRotary, ModelConfig};
 use crate::norm::NormKind;
 use crate::positions::Positions;
 use crate::transformer_block::NormPlacement;
 
-pub(super) const GEMMA: Family =
-    Family { model_types: &["gemma"], config: gemma, rules: llama_names, harmless: &[] };
+pub(super) const GEMMA: Family = Family { model_types: &["gemma"], config: gemma, rules: llama_names, harmless: &[] };
 
 pub(super) const GEMMA2: Family =
     Family { model_types: &["gemma2"], config: gemma2, rules: gemma2_names, harmless: &[] };
@@ -59,6 +58,7 @@ fn base(hf: &mut HfConfig, defaults: &Defaults) -> ModelConfig {
         feed_forward.activation = written;
     }
     set_attention_bias(hf, &mut config);
+    hf.refuse_flag("use_bidirectional_attention", "attention to both sides in this family");
     if let Some(embedding) = &mut config.embedding {
         embedding.scale = EmbeddingScale::SqrtDModel;
     }
@@ -69,9 +69,6 @@ fn gemma(hf: &mut HfConfig) -> ModelConfig {
     let mut config = base(hf, &GEMMA_DEFAULTS);
     let rotary = rotary(hf, &GEMMA_DEFAULTS.rope, config.max_seq_len);
     set_rotary(&mut config, rotary);
-    if hf.flag("use_bidirectional_attention", false) {
-        config.kind = ModelKind::Encoder;
-    }
     config
 }
 
@@ -80,7 +77,6 @@ fn sandwich(hf: &mut HfConfig, defaults: &Defaults) -> ModelConfig {
     let mut config = base(hf, defaults);
     config.block.placement = NormPlacement::Sandwich;
     config.attention.scale = Some(hf.number("query_pre_attn_scalar", 256.0).sqrt().recip());
-    hf.refuse_flag("use_bidirectional_attention", "a window to both sides");
     config
 }
 

@@ -10,8 +10,7 @@ use super::decoder::{
 use crate::embedding::EmbeddingScale;
 use crate::model::{LayerRotary, ModelConfig};
 
-pub(super) const LLAMA: Family =
-    Family { model_types: &["llama"], config: llama, rules: llama_names, harmless: &[] };
+pub(super) const LLAMA: Family = Family { model_types: &["llama"], config: llama, rules: llama_names, harmless: &[] };
 
 pub(super) const MISTRAL: Family =
     Family { model_types: &["mistral"], config: mistral, rules: llama_names, harmless: &[] };

@@ -73,9 +73,32 @@ const FAMILIES: &[&Family] = &[
 
 /// Families that exist and are not read, for which no other one should be suggested.
 const NOT_YET: &[&str] = &[
-    "albert", "bart", "deepseek_v2", "deepseek_v3", "electra", "gemma3n_text", "glm", "gpt_bigcode", "gpt_neo",
-    "gpt_oss", "gptj", "llama4", "llama4_text", "mamba", "mixtral", "modernbert", "mt5", "olmoe", "phimoe", "qwen",
-    "qwen2_moe", "qwen3_moe", "qwen3_next", "t5", "vit", "whisper",
+    "albert",
+    "bart",
+    "deepseek_v2",
+    "deepseek_v3",
+    "electra",
+    "gemma3n_text",
+    "glm",
+    "gpt_bigcode",
+    "gpt_neo",
+    "gpt_oss",
+    "gptj",
+    "llama4",
+    "llama4_text",
+    "mamba",
+    "mixtral",
+    "modernbert",
+    "mt5",
+    "olmoe",
+    "phimoe",
+    "qwen",
+    "qwen2_moe",
+    "qwen3_moe",
+    "qwen3_next",
+    "t5",
+    "vit",
+    "whisper",
 ];
 
 /// The family of a `model_type`, or what is wrong with it.

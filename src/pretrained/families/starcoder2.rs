@@ -9,12 +9,8 @@ use crate::attention::ProjectionBias;
 use crate::model::ModelConfig;
 use crate::norm::NormKind;
 
-pub(super) const STARCODER2: Family = Family {
-    model_types: &["starcoder2"],
-    config: starcoder2,
-    rules: names,
-    harmless: &["mlp_type", "norm_type"],
-};
+pub(super) const STARCODER2: Family =
+    Family { model_types: &["starcoder2"], config: starcoder2, rules: names, harmless: &["mlp_type", "norm_type"] };
 
 const DEFAULTS: Defaults = Defaults {
     vocab_size: 49_152,
