@@ -131,14 +131,13 @@ impl Transformer {
         self.check_kernel(&device, input, &step, options)?;
         cache.commit(&step);
 
+        if input.dims().contains(&0) {
+            return Ok(self.empty_output(input.dims()));
+        }
         let hidden = match &input.source {
             Source::Hidden(hidden) => hidden.clone(),
             Source::Tokens(ids) => self.embed(ids, input, &step.positions)?,
         };
-        let [batch, seq, _] = hidden.dims();
-        if batch * seq == 0 {
-            return Ok(self.empty_output(hidden));
-        }
         let shared = SharedContext::new(&self.config, &step, &device);
         let patterns = self.config.layer_patterns();
         let mut x = hidden;
@@ -287,10 +286,15 @@ impl Transformer {
         }
     }
 
-    fn empty_output(&self, hidden: Tensor<3>) -> ModelOutput {
-        let [batch, seq, _] = hidden.dims();
-        let logits = || Tensor::zeros([batch, seq, self.config.vocab_size()], (&hidden.device(), hidden.dtype()));
-        ModelOutput { logits: self.head.as_ref().map(|_| logits()), pooled: None, weights: Vec::new(), hidden }
+    fn empty_output(&self, [batch, seq]: [usize; 2]) -> ModelOutput {
+        let like = self.layers[0].attention.query.weight.val();
+        let zeros = |width| Tensor::zeros([batch, seq, width], (&like.device(), like.dtype()));
+        ModelOutput {
+            hidden: zeros(self.config.d_model),
+            logits: self.head.as_ref().map(|_| zeros(self.config.vocab_size())),
+            pooled: None,
+            weights: Vec::new(),
+        }
     }
 }
 

@@ -105,10 +105,10 @@ pub(super) fn of_config(config: &ModelConfig) -> Result<Vec<Case>, Error> {
         format!("model, shrunk to {} layers of width {}", small.n_layers, small.d_model)
     };
     let run = small.clone();
-    let mut cases = vec![Case::new(Kind::Model, &name, move |probe| in_one_pass(&run, probe))];
+    let mut cases = vec![Case::new(Kind::AnyModel, &name, move |probe| in_one_pass(&run, probe))];
     if small.kind == ModelKind::Decoder {
         cases.push(
-            Case::new(Kind::Model, format!("{name}, cached"), move |probe| {
+            Case::new(Kind::AnyModel, format!("{name}, cached"), move |probe| {
                 in_parts(&small, probe)
             })
             .forward_only(),

@@ -165,8 +165,8 @@ impl Probe<'_> {
     /// Takes an output.
     pub fn output<const D: usize>(&mut self, name: &str, output: Tensor<D>) {
         let shape = output.dims();
-        let flat = output.reshape([shape.iter().product::<usize>()]);
-        self.outputs.push((name.to_owned(), shape.to_vec(), flat));
+        self.outputs
+            .push((name.to_owned(), shape.to_vec(), output.flatten(0, D - 1)));
     }
 }
 

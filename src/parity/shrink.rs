@@ -62,9 +62,9 @@ pub(super) fn shrunk(config: &ModelConfig) -> ModelConfig {
     }
     small.n_layers = (small.layers.len() + 1).clamp(2, 4).min(config.n_layers);
     if let Positions::Rotary(RotaryPositions { global, local }) = &mut small.positions {
-        shrink_rotary(global, d_head);
+        shrink_rotary(global, d_head, 1000.0);
         if let Some(local) = local {
-            shrink_rotary(local, d_head);
+            shrink_rotary(local, d_head, 50.0);
         }
     }
     small
@@ -94,10 +94,10 @@ fn small_head(positions: &Positions) -> usize {
         .unwrap_or(64)
 }
 
-fn shrink_rotary(rotary: &mut RotaryConfig, d_head: usize) {
+fn shrink_rotary(rotary: &mut RotaryConfig, d_head: usize, largest_theta: f64) {
     let pairs = rotary.rotary_size(d_head) / 2;
     // With few features, a large base would leave all but the first of them standing still.
-    rotary.theta = rotary.theta.min(1000.0);
+    rotary.theta = rotary.theta.min(largest_theta);
     match &mut rotary.scaling {
         RotaryScaling::None | RotaryScaling::Linear { .. } => {}
         RotaryScaling::Dynamic {
