@@ -66,7 +66,7 @@ impl HfConfig {
             return self;
         };
         let mut keys = text.clone();
-        for inherited in ["model_type", "architectures", "tie_word_embeddings"] {
+        for inherited in ["model_type", "architectures", "tie_word_embeddings", "quantization_config"] {
             if let (false, Some(value)) = (keys.contains_key(inherited), self.keys.get(inherited)) {
                 keys.insert(inherited.to_owned(), value.clone());
             }

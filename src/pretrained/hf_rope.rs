@@ -9,13 +9,21 @@ use crate::attention::{RotaryConfig, RotaryScaling, RotaryStyle};
 use crate::error::nearest;
 use crate::positions::RotaryPositions;
 
+/// The usual keys.
+const THETA: &str = "rope_theta";
+const FRACTION: &str = "partial_rotary_factor";
+
 /// What a family's rotary positions are where the file is silent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RopeDefaults {
-    /// Base of the frequencies, and the key at top level that holds it.
-    pub theta: (&'static str, f64),
-    /// Fraction of a head that turns, and the key at top level that holds it; `None` where whole heads always turn.
-    pub fraction: Option<(&'static str, f64)>,
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// The key at top level that holds the base, if there is one.
+    pub theta_key: Option<&'static str>,
+    /// Fraction of a head that turns.
+    pub fraction: f64,
+    /// The key at top level that holds the fraction; `None` where whole heads always turn.
+    pub fraction_key: Option<&'static str>,
     /// Which features turn together; no file says so.
     pub style: RotaryStyle,
 }
@@ -23,12 +31,12 @@ pub(super) struct RopeDefaults {
 impl RopeDefaults {
     /// Whole heads that turn in halves.
     pub const fn new(theta: f64) -> Self {
-        Self { theta: ("rope_theta", theta), fraction: None, style: RotaryStyle::Half }
+        Self { theta, theta_key: Some(THETA), fraction: 1.0, fraction_key: None, style: RotaryStyle::Half }
     }
 
     /// The same for a family in which part of a head may turn.
     pub const fn with_fraction(self, fraction: f64) -> Self {
-        Self { fraction: Some(("partial_rotary_factor", fraction)), ..self }
+        Self { fraction, fraction_key: Some(FRACTION), ..self }
     }
 }
 
@@ -92,17 +100,17 @@ impl Written {
         if old.section.is_some() { old } else { new }
     }
 
-    /// The number under `key` of the object, or under `top.0` at top level, or `top.1`. Two that differ are a fault.
-    fn number(&mut self, hf: &mut HfConfig, key: &str, top: (&str, f64)) -> f64 {
+    /// The number under `key` of the object, or under `top` at top level. Two that differ are a fault.
+    fn number(&mut self, hf: &mut HfConfig, key: &str, top: Option<&str>) -> Option<f64> {
         let inner = self.section.as_mut().and_then(|section| section.optional_number(key));
-        let outer = hf.optional_number(top.0);
+        let Some(top) = top else { return inner };
+        let outer = hf.optional_number(top);
         if let (Some(inner), Some(outer)) = (inner, outer)
             && inner != outer
         {
-            let problem = format!("= {outer} contradicts `{}.{key}` = {inner}; remove one of them", self.key);
-            hf.fault(top.0, problem);
+            hf.fault(top, format!("= {outer} contradicts `{}.{key}` = {inner}; remove one of them", self.key));
         }
-        inner.or(outer).unwrap_or(top.1)
+        inner.or(outer)
     }
 
     fn close(self, hf: &mut HfConfig) {
@@ -113,17 +121,17 @@ impl Written {
 }
 
 fn resolve(hf: &mut HfConfig, written: &mut Written, defaults: &RopeDefaults, max_seq_len: usize) -> RotaryConfig {
-    let theta = written.number(hf, "rope_theta", defaults.theta);
-    let whole = ("partial_rotary_factor", 1.0);
-    let fraction = written.number(hf, whole.0, defaults.fraction.unwrap_or(whole));
+    let theta = written.number(hf, THETA, defaults.theta_key).unwrap_or(defaults.theta);
+    let fraction_key = defaults.fraction_key.unwrap_or(FRACTION);
+    let fraction = written.number(hf, FRACTION, Some(fraction_key)).unwrap_or(defaults.fraction);
     let original = hf.optional_size("original_max_position_embeddings");
     let scaling = match &mut written.section {
         Some(section) => scaling(section, original, max_seq_len),
         None => RotaryScaling::None,
     };
     // transformers reads it with a scaling only, and then turns that part of a head.
-    if defaults.fraction.is_none() && scaling == RotaryScaling::None && fraction != 1.0 {
-        hf.fault(whole.0, format!("= {fraction}, and this family turns whole heads"));
+    if defaults.fraction_key.is_none() && scaling == RotaryScaling::None && fraction != 1.0 {
+        hf.fault(fraction_key, format!("= {fraction}, and this family turns whole heads"));
     }
     RotaryConfig { theta, fraction, style: defaults.style, scaling }
 }
@@ -250,7 +258,7 @@ mod tests {
         let global = RopeDefaults::new(1e6);
         let read = |text: &str| {
             let mut hf = HfConfig::parse(text).expect("a JSON object");
-            let local = RopeDefaults { theta: ("rope_local_base_freq", 1e4), ..global };
+            let local = RopeDefaults { theta: 1e4, theta_key: Some("rope_local_base_freq"), ..global };
             let positions = rotary_by_layer(&mut hf, &global, &local, 128);
             hf.finish(&[]).map(|()| positions).expect("valid")
         };

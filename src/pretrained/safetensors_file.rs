@@ -150,21 +150,25 @@ fn read_header(bytes: &[u8]) -> Result<Vec<(String, StoredTensor)>, String> {
 }
 
 /// What a file is that is no safetensors file, as far as its first bytes tell.
+///
+/// The length that such a file begins with can have any value in its low bytes, and has zeros in its high ones.
 fn other_format(bytes: &[u8]) -> Option<&'static str> {
     let start = &bytes[..bytes.len().min(512)];
     let text = start.trim_ascii_start();
+    let is_text = !start.contains(&0);
+    let is_length = start.get(4..LENGTH_BYTES) == Some(&[0; 4]);
     if bytes.is_empty() {
         Some("is empty; download it again")
     } else if start.starts_with(b"version https://git-lfs") {
         Some("is a Git LFS pointer, not the weights themselves; run `git lfs pull` in its folder")
-    } else if text.starts_with(b"<") {
+    } else if is_text && text.starts_with(b"<") {
         Some("is an HTML or XML page, not weights: what was downloaded is an error page; download it again")
-    } else if start.starts_with(b"PK\x03\x04") || start.starts_with(b"\x80\x02") {
+    } else if is_text && text.starts_with(b"{") {
+        Some("is JSON text, not weights; download it again")
+    } else if !is_length && (start.starts_with(b"PK\x03\x04") || start.starts_with(b"\x80\x02\x8a\x0a")) {
         Some("is a PyTorch pickle, not a safetensors file; convert it, as pickles can run code")
     } else if start.starts_with(b"GGUF") {
         Some("is a GGUF file, not a safetensors file")
-    } else if text.starts_with(b"{") && std::str::from_utf8(start).is_ok_and(|text| !text.contains('\0')) {
-        Some("is JSON text, not weights; download it again")
     } else {
         None
     }

@@ -34,11 +34,11 @@ impl Weights {
     /// lead out of the folder, and whoever could put one there could as well have put the file.
     pub fn open(folder: &Path) -> Result<Self, Error> {
         let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
-        if single.exists() {
+        if is_there(&single) {
             let (file, tensors) = SafetensorsFile::open(&single)?;
             let tensors = tensors.into_iter().map(|(name, tensor)| (name, (0, tensor))).collect();
             Ok(Self { path: single, files: vec![file], tensors })
-        } else if index.exists() {
+        } else if is_there(&index) {
             Self::open_shards(folder, &index)
         } else {
             Err(Error::file(folder, format!("has no {SINGLE} and no {INDEX}{}", other_weights(folder))))
@@ -60,7 +60,7 @@ impl Weights {
                 return Err(broken(format!("names the file `{shard}`; only files of its own folder are read")));
             }
             let path = folder.join(shard);
-            if !path.exists() {
+            if !is_there(&path) {
                 let count = listed.len();
                 return Err(broken(format!("lists `{shard}` with {count} tensors, and there is no such file")));
             }
@@ -111,6 +111,11 @@ impl Weights {
             None => Err(Error::weights(&self.path, format!("has no tensor `{name}`"))),
         }
     }
+}
+
+/// Whether a folder has this entry, be it a link that leads nowhere, which opening it will report.
+fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
 }
 
 /// Whether a name is that of a file in the folder itself, on every system.

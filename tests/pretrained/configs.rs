@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use burnformer::pretrained::{Checkpoint, supported_model_types};
-use serde_json::json;
+use burnformer::pretrained::{Checkpoint, read_config, supported_model_types};
+use serde_json::{Value, json};
 
 use crate::common::{Array, Changed, flex};
 use crate::folder::{Folder, WEIGHTS, assert_says, config_of, filled, parameters, tensors_of};
@@ -29,6 +29,23 @@ fn unknown_families_are_named_with_what_there_is() {
     assert_says(&fault(Changed::new("llama").without("model_type")), &["`model_type` is missing"]);
     assert!(supported_model_types().all(|family| message.contains(family)));
     assert!(supported_model_types().count() >= 28);
+}
+
+/// `defaults.json` holds what transformers fills in; `defaults.py` writes it.
+#[test]
+fn a_file_that_says_nothing_takes_the_defaults_of_its_family() {
+    let defaults: Vec<Value> = serde_json::from_str(include_str!("defaults.json")).expect("a list");
+    let mut families: Vec<&str> = defaults.iter().filter_map(|config| config["model_type"].as_str()).collect();
+    families.push("gemma3");
+    assert!(supported_model_types().all(|family| families.contains(&family)), "{families:?}");
+    for full in &defaults {
+        let read = |config: &Value| {
+            let folder = Folder::new(config);
+            read_config(folder.path().join("config.json")).unwrap_or_else(|error| panic!("{config}: {error}"))
+        };
+        let silent = json!({"model_type": full["model_type"]});
+        assert_eq!(read(&silent), read(full), "{}", full["model_type"]);
+    }
 }
 
 #[test]

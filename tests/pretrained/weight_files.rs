@@ -40,7 +40,8 @@ fn broken_files_are_called_what_they_look_like() {
         ("HTML", b"<!DOCTYPE html><html><body>404</body></html>".to_vec(), "HTML"),
         ("HTML", b"\n  <html><body>Sign in</body></html>".to_vec(), "HTML"),
         ("JSON", br#"{"error": "Repository not found"}"#.to_vec(), "JSON"),
-        ("pickle", b"PK\x03\x04rest".to_vec(), "pickle"),
+        ("pickle", b"PK\x03\x04\0\0\x08\x08".to_vec(), "pickle"),
+        ("pickle", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.".to_vec(), "pickle"),
         ("GGUF", b"GGUF\x03\0\0\0rest".to_vec(), "GGUF"),
     ] {
         let folder = Folder::copy("llama");
@@ -165,6 +166,17 @@ fn an_index_must_say_what_is_there() {
     assert_says(&folder.message(), &[INDEX, "lists `model-00002-of-00002.safetensors` with", "there is no such file"]);
 }
 
+/// Lengths of headers whose bytes look like the start of something else: `<`, a pickle, blanks.
+#[test]
+fn a_length_is_not_taken_for_text() {
+    let header = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    for length in [60, 0x0A0A, 0x2020, 123, 640] {
+        let folder = Folder::copy("llama");
+        folder.write(WEIGHTS, &file_with_header(&format!("{header:length$}"), 4));
+        assert_says(&folder.message(), &["holds 1 tensors"]);
+    }
+}
+
 /// The Hugging Face cache is made of links.
 #[cfg(unix)]
 #[test]
@@ -174,4 +186,6 @@ fn files_may_be_links() {
     folder.remove(WEIGHTS);
     std::os::unix::fs::symlink(elsewhere.path().join(WEIGHTS), folder.path().join(WEIGHTS)).expect("a link");
     assert!(folder.load().is_ok());
+    elsewhere.remove(WEIGHTS);
+    assert_says(&folder.message(), &[WEIGHTS, "No such file"]);
 }

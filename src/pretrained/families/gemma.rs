@@ -102,7 +102,7 @@ fn gemma3(hf: &mut HfConfig) -> ModelConfig {
     let softcap = hf.optional_number("final_logit_softcapping");
     with_head(&mut config, |head| head.softcap = softcap);
     let global = RopeDefaults::new(1_000_000.0);
-    let local = RopeDefaults { theta: ("rope_local_base_freq", 10_000.0), ..global };
+    let local = RopeDefaults { theta: 10_000.0, theta_key: Some("rope_local_base_freq"), ..global };
     config.positions = Positions::Rotary(rotary_by_layer(hf, &global, &local, config.max_seq_len));
     hf.alias("sliding_window_pattern", "_sliding_window_pattern");
     let pattern = hf.size("sliding_window_pattern", 6).max(1);

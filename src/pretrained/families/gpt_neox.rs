@@ -18,8 +18,10 @@ pub(super) const GPT_NEOX: Family =
 const SIZES: Sizes = Sizes { vocab_size: 50_432, d_model: 6144, n_layers: 44, n_heads: 64, max_seq_len: 2048 };
 
 const ROPE: RopeDefaults = RopeDefaults {
-    theta: ("rotary_emb_base", 10_000.0),
-    fraction: Some(("rotary_pct", 0.25)),
+    theta: 10_000.0,
+    theta_key: Some("rotary_emb_base"),
+    fraction: 0.25,
+    fraction_key: Some("rotary_pct"),
     style: RotaryStyle::Half,
 };
 

@@ -50,7 +50,7 @@ fn olmo3(hf: &mut HfConfig) -> ModelConfig {
     set_olmo2(hf, &mut config);
     let global = RopeDefaults::new(500_000.0);
     // No key at top level is about sliding layers.
-    let local = RopeDefaults { theta: ("", 500_000.0), ..global };
+    let local = RopeDefaults { theta_key: None, ..global };
     config.positions = Positions::Rotary(rotary_by_layer(hf, &global, &local, config.max_seq_len));
     let window = hf.size_or_null("sliding_window", Some(4096));
     let sliding = sliding_layers(hf, config.n_layers, |layer| !(layer + 1).is_multiple_of(4));
