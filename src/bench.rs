@@ -1,8 +1,10 @@
 //! Measurements: a transformer block and attention, beside Burn's own.
 
+mod memory;
+
 use std::fmt;
 use std::str::FromStr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
 use burn::tensor::module::attention as burn_attention;
@@ -40,14 +42,8 @@ pub enum BenchRow {
 
 impl BenchRow {
     /// Every row.
-    pub const ALL: [Self; 6] = [
-        Self::Memory,
-        Self::Block,
-        Self::BurnNnBlock,
-        Self::Attention,
-        Self::AttentionComposed,
-        Self::BurnAttention,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Memory, Self::Block, Self::BurnNnBlock, Self::Attention, Self::AttentionComposed, Self::BurnAttention];
 
     /// The row's name.
     pub fn name(self) -> &'static str {
@@ -68,11 +64,6 @@ impl BenchRow {
             Self::Block | Self::BurnNnBlock => 1,
             Self::Attention | Self::AttentionComposed | Self::BurnAttention => 2,
         }
-    }
-
-    /// Whether the row holds the whole score square in one buffer.
-    fn holds_score_square(self) -> bool {
-        matches!(self, Self::AttentionComposed | Self::BurnAttention)
     }
 
     fn shape(self) -> Vec<usize> {
@@ -128,6 +119,8 @@ pub struct Measurement {
     pub backend: String,
     /// The input's shape.
     pub shape: Vec<usize>,
+    /// How many runs counted.
+    pub samples: usize,
     /// Median time of a run.
     pub seconds: f64,
     /// Work per time, or memory.
@@ -144,13 +137,18 @@ const D_HEAD: usize = 64;
 const LEN: usize = 2048;
 const LONG: usize = 4096;
 
-/// Measures `rows` on `device`, each as the median of `samples` runs after two that do not count. `backend` is the name
-/// to be shown. Rows that cannot run on the device are given back beside the measurements, each with the reason.
+/// Measures `rows` on `device`, each as the median of `samples` runs after one or two that do not count; of fewer, but at
+/// least three, where a group of rows takes more than a minute. `backend` is the name to be shown. Rows that cannot run on the device are given back beside the measurements, each with the reason.
 ///
 /// # Panics
 ///
 /// Where the backend's own code does.
-pub fn run(device: &Device, backend: &str, rows: &[BenchRow], samples: usize) -> (Vec<Measurement>, Vec<(BenchRow, String)>) {
+pub fn run(
+    device: &Device,
+    backend: &str,
+    rows: &[BenchRow],
+    samples: usize,
+) -> (Vec<Measurement>, Vec<(BenchRow, String)>) {
     let (mut measured, mut skipped) = (Vec::new(), Vec::new());
     let mut may_run = |row: BenchRow| match obstacle(row, device) {
         None => true,
@@ -160,25 +158,27 @@ pub fn run(device: &Device, backend: &str, rows: &[BenchRow], samples: usize) ->
         }
     };
     let rows: Vec<BenchRow> = BenchRow::ALL.into_iter().filter(|row| rows.contains(row) && may_run(*row)).collect();
-    let measurement = |row: BenchRow, seconds: f64, rate: f64, unit: &'static str| Measurement {
+    let measurement = |row: BenchRow, samples: usize, seconds: f64, rate: f64, unit: &'static str| Measurement {
         row: row.name().to_owned(),
         backend: backend.to_owned(),
         shape: row.shape(),
+        samples,
         seconds,
         rate,
         unit,
     };
     for group in rows.chunk_by(|a, b| a.group() == b.group()) {
         if group == [BenchRow::Memory] {
-            match attention_memory(device) {
-                Ok((seconds, bytes)) => measured.push(measurement(BenchRow::Memory, seconds, bytes as f64, "bytes")),
+            match memory::of_attention(device) {
+                Ok((seconds, bytes)) => measured.push(measurement(BenchRow::Memory, 1, seconds, bytes as f64, "bytes")),
                 Err(reason) => skipped.push((BenchRow::Memory, reason)),
             }
             continue;
         }
         let runs: Vec<_> = group.iter().map(|row| prepare(*row, device)).collect();
-        for (row, seconds) in group.iter().zip(in_turn(&runs, samples)) {
-            measured.push(measurement(*row, seconds, row.flop() / seconds / 1e9, "GFLOP/s"));
+        let (times, samples) = in_turn(&runs, samples);
+        for (row, seconds) in group.iter().zip(times) {
+            measured.push(measurement(*row, samples, seconds, row.flop() / seconds / 1e9, "GFLOP/s"));
         }
     }
     (measured, skipped)
@@ -188,30 +188,35 @@ pub fn run(device: &Device, backend: &str, rows: &[BenchRow], samples: usize) ->
 fn obstacle(row: BenchRow, device: &Device) -> Option<String> {
     let limit = backend::largest_buffer(device)?;
     let square = (N_HEADS * LEN * LEN * size_of::<f32>()) as u64;
-    if row.holds_score_square() && square > limit {
+    let holds_it = matches!(row, BenchRow::AttentionComposed | BenchRow::BurnAttention);
+    (holds_it && square > limit).then(|| {
         let mib = |bytes: u64| bytes >> 20;
-        return Some(format!("the scores have {} MiB, the device's largest buffer {} MiB", mib(square), mib(limit)));
-    }
-    (row == BenchRow::Memory).then(|| "the memory of this device is not that of the process".into())
+        format!("the scores have {} MiB, the device's largest buffer {} MiB", mib(square), mib(limit))
+    })
 }
 
-/// Median times of `runs`, one run of each after the other.
-fn in_turn(runs: &[Box<dyn Fn() + '_>], samples: usize) -> Vec<f64> {
-    let time = |run: &dyn Fn()| {
-        let start = Instant::now();
-        run();
-        start.elapsed().as_secs_f64()
-    };
+/// Median times of `runs`, one run of each after the other, and of how many. Slow devices get fewer.
+fn in_turn(runs: &[Box<dyn Fn() + '_>], samples: usize) -> (Vec<f64>, usize) {
+    const LONG_ENOUGH: Duration = Duration::from_secs(60);
+    const FEWEST: usize = 3;
     let mut times = vec![Vec::with_capacity(samples); runs.len()];
-    for sample in 0..samples + 2 {
+    let mut round = || {
         for (run, times) in runs.iter().zip(&mut times) {
-            let seconds = time(run);
-            if sample >= 2 {
-                times.push(seconds);
-            }
+            let start = Instant::now();
+            run();
+            times.push(start.elapsed().as_secs_f64());
         }
+    };
+    let start = Instant::now();
+    // Rounds that do not count: one, and a second where that costs little.
+    round();
+    let warm_up = if start.elapsed() > LONG_ENOUGH / 10 { 1 } else { 2 };
+    let mut rounds = 1;
+    while rounds < warm_up + samples && (rounds < warm_up + FEWEST || start.elapsed() < LONG_ENOUGH) {
+        round();
+        rounds += 1;
     }
-    times.into_iter().map(median).collect()
+    (times.into_iter().map(|times| median(times[warm_up..].to_vec())).collect(), rounds - warm_up)
 }
 
 fn median(mut times: Vec<f64>) -> f64 {
@@ -260,7 +265,7 @@ fn prepare(row: BenchRow, device: &Device) -> Box<dyn Fn() + '_> {
                 finish(device, burn_attention(query.clone(), key.clone(), value.clone(), None, None, options));
             })
         }
-        BenchRow::Memory => unreachable!("memory is measured once, by `attention_memory`"),
+        BenchRow::Memory => unreachable!("memory is measured once, by `memory`"),
     }
 }
 
@@ -273,27 +278,4 @@ fn causal([query, key, value]: &[Tensor<4>; 3], kernel: AttentionKernel) -> Tens
     let options = ScoreOptions { kernel, ..ScoreOptions::default() };
     let mask = AttentionMask::causal();
     scaled_dot_product_attention(query.clone(), key.clone(), value.clone(), &mask, None, &options).context
-}
-
-/// Time, and growth of the process beyond the inputs, of one blockwise attention over a long sequence.
-fn attention_memory(device: &Device) -> Result<(f64, u64), String> {
-    // Threads and their stacks are made by a first call, and are not part of what is measured.
-    finish(device, causal(&heads(64, device), AttentionKernel::Blockwise));
-    let inputs = heads(LONG, device);
-    device.sync().map_err(|error| error.to_string())?;
-    let before = status_kib("VmRSS")?;
-    // Sets the peak back to what is resident now.
-    std::fs::write("/proc/self/clear_refs", "5").map_err(|error| format!("/proc/self/clear_refs: {error}"))?;
-    let start = Instant::now();
-    finish(device, causal(&inputs, AttentionKernel::Blockwise));
-    let seconds = start.elapsed().as_secs_f64();
-    Ok((seconds, status_kib("VmHWM")?.saturating_sub(before) * 1024))
-}
-
-/// A number of `/proc/self/status`, which is there on Linux.
-fn status_kib(key: &str) -> Result<u64, String> {
-    let text = std::fs::read_to_string("/proc/self/status").map_err(|error| format!("/proc/self/status: {error}"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    number.ok_or_else(|| format!("/proc/self/status has no {key}"))
 }

@@ -56,6 +56,7 @@ fn what_is_not_there_is_named() {
 #[test]
 fn wrong_usage_is_one_line() {
     error(&[], &["subcommand"]);
+    error(&["config"], &["subcommand", "list, show, check"]);
     error(&["rum"], &["rum", "run"]);
     error(&["run"], &["<MODEL>"]);
     error(&["run", "gpt2", "--sed", "1"], &["--sed", "--seed"]);
@@ -71,7 +72,7 @@ fn wrong_usage_is_one_line() {
 
 #[test]
 fn a_model_that_does_not_fit_is_refused() {
-    error(&["run", "gpt3-175b"], &["650.4 GiB", "are available"]);
+    error(&["run", "gpt3-175b"], &["need 650.5 GiB", "are available"]);
     let (_folder, path) = config(&[("[positions.learned]\noffset = 0\n", "")]);
     error(&["run", &path, "--batch", "1000000", "--seq", "1000000"], &["the outputs need", "are available"]);
 }

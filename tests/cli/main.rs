@@ -17,8 +17,6 @@ use tempfile::TempDir;
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_burnformer");
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_burnformer");
-
 /// What a run of the program left.
 struct Run {
     code: i32,

@@ -55,9 +55,10 @@ impl Compute {
     pub fn open(&self) -> Result<Target, Error> {
         let name = match &self.backend {
             Some(name) => name.parse()?,
-            None => Backend::compiled().next().map(DeviceName::new).ok_or_else(|| {
-                Error::backend("none", "this build holds no backend; build with `--features flex`")
-            })?,
+            None => Backend::compiled()
+                .next()
+                .map(DeviceName::new)
+                .ok_or_else(|| Error::backend("none", "this build holds no backend; build with `--features flex`"))?,
         };
         let device = open_working(&name)?;
         let dtype = float_dtype(&self.dtype, &name, &device)?;

@@ -1,7 +1,7 @@
 //! `burnformer backends`
 
 use burnformer::Error;
-use burnformer::backend::{Backend, DeviceName};
+use burnformer::backend::{Backend, DeviceName, device_label};
 use clap::Args;
 use serde::Serialize;
 
@@ -45,11 +45,7 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
 fn probe(backend: Backend) -> Found {
     let name = backend.name();
     match open_working(&DeviceName::new(backend)) {
-        Ok(device) => {
-            let device = format!("{device:?}");
-            let device = device.strip_prefix("Device<").and_then(|rest| rest.strip_suffix('>')).unwrap_or(&device);
-            Found { name, available: true, device: Some(device.to_owned()), error: None }
-        }
+        Ok(device) => Found { name, available: true, device: Some(device_label(&device)), error: None },
         Err(error) => Found { name, available: false, device: None, error: Some(crate::one_line(&error.to_string())) },
     }
 }

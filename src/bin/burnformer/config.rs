@@ -11,11 +11,14 @@ use crate::{Outcome, output};
 
 /// List, show and check configurations.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(
+    arg_required_else_help = false,
+    after_help = "\
 Examples:
   burnformer config list
   burnformer config show gpt2 > mine.toml
-  burnformer config check mine.toml")]
+  burnformer config check mine.toml"
+)]
 pub struct Arguments {
     #[command(subcommand)]
     action: Action,

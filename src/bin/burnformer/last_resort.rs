@@ -26,7 +26,19 @@ pub fn catch<T>(what: &str, f: impl FnOnce() -> T) -> Result<T, String> {
 
 fn message_of(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panic without a message".into())
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    shortened(text.as_deref().unwrap_or("panic without a message"))
+}
+
+/// The start of a message. Those of libtorch go on for pages, with line breaks written as `\n` by Rust's `unwrap`.
+fn shortened(text: &str) -> String {
+    const LONGEST: usize = 300;
+    let text = text.trim_start_matches("called `Result::unwrap()` on an `Err` value: ");
+    let text = text.split("\\n").next().unwrap_or(text);
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{} ...", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// The file alone: where it lay when the program was built is of no use to anybody.

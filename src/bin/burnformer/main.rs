@@ -24,7 +24,11 @@ use clap::{Parser, Subcommand};
 
 /// Transformer models that give the same numbers on every backend.
 #[derive(Parser)]
-#[command(name = "burnformer", version, about, after_help = "\
+#[command(
+    name = "burnformer",
+    version,
+    arg_required_else_help = false,
+    after_help = "\
 A MODEL is the name of a preset (see `burnformer config list`), a configuration file (.toml or .json) or a folder with
 a checkpoint (config.json, weights in safetensors, tokenizer). A folder that is called like a preset is `./NAME`.
 
@@ -34,7 +38,8 @@ Examples:
   burnformer backends
   burnformer run gpt2 --backend wgpu
   burnformer verify path/to/checkpoint --golden golden.safetensors
-  burnformer parity")]
+  burnformer parity"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -81,6 +86,7 @@ impl Command {
 }
 
 fn main() -> ExitCode {
+    keep_wayland_quiet();
     let ended = last_resort::catch("internal error", || match Cli::try_parse() {
         Ok(cli) => cli.command.run().map_err(|error| error.to_string()),
         Err(error) => answer(&error),
@@ -93,15 +99,24 @@ fn main() -> ExitCode {
     }
 }
 
+/// Vulkan drivers look for a Wayland display, whose library complains on stderr where this variable is not set.
+fn keep_wayland_quiet() {
+    if cfg!(target_os = "linux") && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+        // SAFETY: this is the first thing that the program does; no other thread reads the environment yet.
+        unsafe { std::env::set_var("XDG_RUNTIME_DIR", std::env::temp_dir()) };
+    }
+}
+
 /// Prints help and version, and turns a fault in the usage into an error of one line.
 fn answer(error: &clap::Error) -> Result<Outcome, String> {
     let text = error.render().to_string();
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return output::print(text.trim_end()).map(|()| Outcome::Done).map_err(|error| error.to_string());
     }
-    // The paragraphs before the usage say what is wrong and what was probably meant.
-    let said = text.split("\nUsage:").next().unwrap_or(&text).trim().trim_start_matches("error: ");
-    Err(format!("{said} (see `--help`)"))
+    // The first paragraphs say what is wrong and what was probably meant.
+    let is_said = |paragraph: &&str| !paragraph.starts_with("Usage:") && !paragraph.starts_with("For more information");
+    let said: Vec<&str> = text.split("\n\n").map(str::trim).filter(is_said).collect();
+    Err(format!("{} (see `--help`)", said.join("; ").trim_start_matches("error: ")))
 }
 
 /// `text` without line breaks.

@@ -126,11 +126,9 @@ fn bytes_of(dtype: FloatDType) -> f64 {
 /// Fails where `needed` bytes are more than this machine has free. (Elsewhere than on Linux it is not known.)
 fn check_memory(needed: f64, what: &str) -> Result<(), Error> {
     match available_memory() {
-        Some(available) if needed > available => Err(Error::Input(format!(
-            "{what} need {} of memory and {} are available",
-            gib(needed),
-            gib(available)
-        ))),
+        Some(available) if needed > available => {
+            Err(Error::Input(format!("{what} need {} of memory and {} are available", gib(needed), gib(available))))
+        }
         _ => Ok(()),
     }
 }
