@@ -97,7 +97,10 @@ impl SentenceEncoder {
         let mut tokenizer = read_tokenizer(&encoder)?;
         let special = tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
         if max_length <= special {
-            return Err(Error::file(folder, format!("texts are cut to {max_length} tokens, which leaves none for words")));
+            return Err(Error::file(
+                folder,
+                format!("texts are cut to {max_length} tokens, which leaves none for words"),
+            ));
         }
         let truncation = TruncationParams { max_length, ..TruncationParams::default() };
         tokenizer.with_truncation(Some(truncation)).map_err(|error| Error::file(folder, error))?;

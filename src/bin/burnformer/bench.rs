@@ -10,8 +10,8 @@ use crate::{Outcome, output};
 /// Measure a transformer block and attention, beside Burn's own.
 #[derive(Args)]
 #[command(after_help = "\
-Rows: block, burn-nn-block (one layer, 512 tokens, d_model 768); attention, attention-composed, burn-attention (causal,
-12 heads of 64 over 2048 tokens); memory (by how many bytes blockwise attention over 4096 tokens makes the process grow).
+Rows: block, burn-nn-block (one layer, 512 tokens, d_model 768); attention, attention-composed, burn-attention (causal, \
+12 heads of 64 over 2048 tokens); memory (by how many bytes blockwise attention over 4096 tokens makes the process grow). \
 Rows of one kind are run in turn. A row that does not fit a device is left out, and said so.
 
 Examples:

@@ -14,7 +14,7 @@ use crate::{Outcome, output};
 /// Embed sentences.
 #[derive(Args)]
 #[command(after_help = "\
-The folder holds a model for sentence embeddings: config.json, safetensors, tokenizer.json and, where it has them,
+The folder holds a model for sentence embeddings: config.json, safetensors, tokenizer.json and, where it has them, \
 modules.json, the configuration of the pooling and sentence_bert_config.json.
 
 Examples:

@@ -29,7 +29,7 @@ use clap::{Parser, Subcommand};
     version,
     arg_required_else_help = false,
     after_help = "\
-A MODEL is the name of a preset (see `burnformer config list`), a configuration file (.toml or .json) or a folder with
+A MODEL is the name of a preset (see `burnformer config list`), a configuration file (.toml or .json) or a folder with \
 a checkpoint (config.json, weights in safetensors, tokenizer). A folder that is called like a preset is `./NAME`.
 
 Exit codes: 0 done; 1 a check did not hold; 2 wrong usage or bad input, said in one line on stderr.

@@ -11,8 +11,8 @@ use crate::{Outcome, output};
 /// Compare every backend with the 64-bit oracle.
 #[derive(Args)]
 #[command(after_help = "\
-Without MODEL, every part of the library is compared, option by option; with it, that architecture, shrunk to a few
-layers and drawn weights. Differences are the largest absolute one, and the length of the difference over the length of
+Without MODEL, every part of the library is compared, option by option; with it, that architecture, shrunk to a few \
+layers and drawn weights. Differences are the largest absolute one, and the length of the difference over the length of \
 the right answer.
 
 Exit code 1 where a difference is above its tolerance.

@@ -17,7 +17,7 @@ use crate::{Outcome, output};
 /// Build a model and run it once.
 #[derive(Args)]
 #[command(after_help = "\
-Without --tokens or --text the input is random: token ids, or hidden states for a model without embeddings. Weights are
+Without --tokens or --text the input is random: token ids, or hidden states for a model without embeddings. Weights are \
 random unless MODEL is a checkpoint. Both are drawn from --seed, the same on every backend.
 
 Examples:

@@ -13,8 +13,8 @@ use crate::{Outcome, output};
 /// Compare a checkpoint's outputs with stored ones.
 #[derive(Args)]
 #[command(after_help = "\
-The golden file holds `input_ids` and, where they are needed, `attention_mask` and `token_type_ids`, and what the model
-is to give for them: `logits`, `last_hidden_state` and `pooler_output`, whichever are there. Outputs at padded positions
+The golden file holds `input_ids` and, where they are needed, `attention_mask` and `token_type_ids`, and what the model \
+is to give for them: `logits`, `last_hidden_state` and `pooler_output`, whichever are there. Outputs at padded positions \
 are not compared. The tolerance is on the largest difference over the largest expected value.
 
 Exit code 1 where an output lies outside.
