@@ -25,7 +25,8 @@ pub fn cast_parameters<M: Module>(module: M, dtype: FloatDType) -> M {
     impl ModuleMapper for Cast {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let requires_grad = param.val().is_require_grad();
-            param.map(|tensor| tensor.detach().cast(self.0).set_require_grad(requires_grad))
+            // Only a tensor that records no gradient stays a leaf when it is cast.
+            param.map(|tensor| tensor.set_require_grad(false).cast(self.0).set_require_grad(requires_grad))
         }
     }
     module.map(&mut Cast(dtype))

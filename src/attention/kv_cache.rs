@@ -28,6 +28,8 @@ const BLOCK: usize = 256;
 pub struct KvCache {
     buffers: Option<Buffers>,
     window: Option<usize>,
+    /// How many tokens before the next new one its query sees, where it is not `window − 1`.
+    reach: Option<usize>,
     /// Live tokens: `start..end` of the buffers.
     start: usize,
     end: usize,
@@ -65,6 +67,17 @@ impl KvCache {
         self.len() == 0
     }
 
+    /// Lets the next call of [`append`](Self::append) see `reach` earlier tokens in place of `window − 1`: more, where
+    /// some of them are padding.
+    pub(crate) fn set_reach(&mut self, reach: usize) {
+        self.reach = Some(reach);
+    }
+
+    /// The window, if there is one.
+    pub(crate) fn window(&self) -> Option<usize> {
+        self.window
+    }
+
     /// Bytes of both buffers, the room for further tokens included.
     pub fn bytes(&self) -> usize {
         self.buffers.iter().flat_map(|b| [&b.keys, &b.values]).map(|t| t.shape().num_elements() * t.dtype().size()).sum()
@@ -91,7 +104,8 @@ impl KvCache {
         let [_, _, _, d_value] = value.dims();
         if let Some(window) = self.window {
             // What the first new query cannot see, no later one can.
-            self.start = self.start.max((self.end + 1).saturating_sub(window));
+            let reach = self.reach.take().unwrap_or(window - 1);
+            self.start = self.start.max(self.end.saturating_sub(reach));
         }
         let Buffers { keys, values } = self.take_with_room(&key, &value);
         let at = self.end..self.end + new;

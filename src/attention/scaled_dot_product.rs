@@ -264,7 +264,12 @@ pub(super) fn grouped(x: Tensor<4>, n_kv_heads: usize) -> Tensor<4> {
 
 /// The backend's own operation; [`supports`] has said that it honours the request.
 fn fused(inputs: Inputs) -> Tensor<4> {
-    let Inputs { query, key, value, mask, bias, scale, softcap, .. } = inputs;
+    let Inputs { mut query, mut key, mut value, mask, bias, scale, softcap, .. } = inputs;
+    let dtype = query.dtype();
+    if bias.is_some() {
+        // A bias grows with the position of its key: in half precision it would lose what tells near keys apart.
+        (query, key, value) = (widen(query), widen(key), widen(value));
+    }
     let [batch, n_heads, query_len, _] = query.dims();
     let key_len = key.dims()[2];
     let device = query.device();
@@ -274,12 +279,13 @@ fn fused(inputs: Inputs) -> Tensor<4> {
     let only_causal = is_causal && mask.is_structural() && mask.window().is_none();
     let hidden = if only_causal { None } else { mask.materialize(query_len, key_len, &device) };
     let bias = bias.map(|bias| narrow(bias, query.dtype()).expand(full));
-    burn::tensor::module::attention(
+    let context = burn::tensor::module::attention(
         query,
         key,
         value,
         hidden.map(|hidden| hidden.expand(full)),
         bias,
         burn::tensor::ops::AttentionModuleOptions { scale: Some(scale), softcap, is_causal: only_causal },
-    )
+    );
+    narrow(context, dtype)
 }

@@ -104,6 +104,11 @@ impl Cache {
         self.hidden = step.hidden_keys.clone();
         self.positions = step.all_positions.clone();
         self.next = step.next.clone();
+        for layer in &mut self.layers {
+            if let Some(window) = layer.window() {
+                layer.set_reach(step.reach(window));
+            }
+        }
     }
 }
 
@@ -149,13 +154,28 @@ impl Step {
 
     /// How many keys a layer with `window` attends to in this step.
     pub fn key_len(&self, window: Option<usize>) -> usize {
-        let all = self.key_positions.first().map_or(0, Vec::len);
-        let before = all - self.new.min(all);
         match window {
             // What a windowed cache keeps.
-            Some(window) if self.keeps_keys => before.min(window - 1) + self.new,
-            _ => all,
+            Some(window) if self.keeps_keys => self.reach(window) + self.new,
+            _ => self.before() + self.new,
         }
+    }
+
+    /// How many keys there are before the new ones.
+    fn before(&self) -> usize {
+        self.key_positions.first().map_or(0, Vec::len).saturating_sub(self.new)
+    }
+
+    /// How many of the keys before the new ones a window reaches: the `window − 1` newest tokens of each row, and the
+    /// padding that stands between them.
+    fn reach(&self, window: usize) -> usize {
+        let before = self.before();
+        let of_row = |hidden: &Vec<bool>| {
+            let tokens = hidden[..before].iter().rev().zip(1..).filter(|(is_hidden, _)| !**is_hidden);
+            tokens.take(window - 1).last().map_or(0, |(_, reach)| reach)
+        };
+        // Without padding among them, that is `window − 1` in every row.
+        self.hidden_keys.iter().map(of_row).max().unwrap_or(0).max(before.min(window - 1))
     }
 
     /// The mask of layers with `window`.
@@ -164,10 +184,13 @@ impl Step {
             ModelKind::Encoder => AttentionMask::none(),
             ModelKind::Decoder => AttentionMask::causal(),
         };
-        if let Some(window) = window {
-            mask = mask.with_window(window);
-        }
         let key_len = self.key_len(window);
+        if let Some(window) = window {
+            mask = match self.has_padding_between() {
+                false => mask.with_window(window),
+                true => mask.with_explicit(self.window_by_position(window, key_len, device)),
+            };
+        }
         let kept = |row: &Vec<bool>| row[row.len() - key_len..].to_vec();
         let hidden: Vec<bool> = self.hidden_keys.iter().flat_map(kept).collect();
         if hidden.contains(&true) {
@@ -175,6 +198,23 @@ impl Step {
             mask = mask.with_padding(Tensor::<2, Bool>::from_data(data, device));
         }
         mask
+    }
+
+    /// Whether some row has padding after a token, so that places and positions differ by more than a shift.
+    fn has_padding_between(&self) -> bool {
+        self.hidden_keys.iter().any(|row| row.iter().skip_while(|is_hidden| **is_hidden).any(|is_hidden| *is_hidden))
+    }
+
+    /// What a window hides when it counts positions: `[rows, 1, new, key_len]`.
+    fn window_by_position(&self, window: usize, key_len: usize, device: &Device) -> Tensor<4, Bool> {
+        let mut hidden = Vec::with_capacity(self.all_positions.len() * self.new * key_len);
+        for row in &self.all_positions {
+            let keys = &row[row.len() - key_len..];
+            for query in &row[row.len() - self.new..] {
+                hidden.extend(keys.iter().map(|key| key.abs_diff(*query) >= window));
+            }
+        }
+        Tensor::from_data(TensorData::new(hidden, [self.all_positions.len(), 1, self.new, key_len]), device)
     }
 }
 
