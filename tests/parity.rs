@@ -1,5 +1,7 @@
 //! Every backend of this build against the oracle in 64 bits: outputs, cached decoding, padding and gradients.
 
+#![cfg(any(feature = "flex", feature = "ndarray"))]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use burnformer::backend::{Backend, DeviceName};
