@@ -20,10 +20,7 @@ fn main() {
     }
     println!("cargo::rerun-if-env-changed=LIBTORCH");
     // Unset: torch-sys has found or downloaded a libtorch by itself.
-    let Some(libtorch) = env::var_os("LIBTORCH")
-        .filter(|path| !path.is_empty())
-        .map(PathBuf::from)
-    else {
+    let Some(libtorch) = env::var_os("LIBTORCH").filter(|path| !path.is_empty()).map(PathBuf::from) else {
         return;
     };
     println!("cargo::rustc-link-arg=-Wl,-rpath,{}", libtorch.join("lib").display());
@@ -34,17 +31,11 @@ fn main() {
 
 /// The folders `nvidia/*/lib` beside `libtorch`, in a fixed order so that equal builds link equally.
 fn cuda_libraries(libtorch: &Path) -> Vec<PathBuf> {
-    let Some(packages) = libtorch
-        .parent()
-        .and_then(|parent| fs::read_dir(parent.join("nvidia")).ok())
-    else {
+    let Some(packages) = libtorch.parent().and_then(|parent| fs::read_dir(parent.join("nvidia")).ok()) else {
         return Vec::new();
     };
-    let mut directories: Vec<PathBuf> = packages
-        .flatten()
-        .map(|package| package.path().join("lib"))
-        .filter(|path| path.is_dir())
-        .collect();
+    let mut directories: Vec<PathBuf> =
+        packages.flatten().map(|package| package.path().join("lib")).filter(|path| path.is_dir()).collect();
     directories.sort();
     directories
 }

@@ -76,7 +76,13 @@ impl EmbeddingConfig {
         self.d_embedding(d_model) != d_model
     }
 
-    pub(crate) fn n_parameters(&self, d_model: usize, max_seq_len: usize, positions: &Positions, norm: NormConfig) -> u64 {
+    pub(crate) fn n_parameters(
+        &self,
+        d_model: usize,
+        max_seq_len: usize,
+        positions: &Positions,
+        norm: NormConfig,
+    ) -> u64 {
         let d_embedding = self.d_embedding(d_model);
         let table = self.vocab_size * d_embedding;
         let learned = match positions {

@@ -92,9 +92,11 @@ impl BlockLayout {
         faults.require(!parallel || self.placement == NormPlacement::Pre, "topology", || {
             "is parallel, which goes with placement `pre` only".into()
         });
-        faults.require(!self.residual_from_normed || self.placement == NormPlacement::Pre, "residual_from_normed", || {
-            "needs placement `pre`: there is no normalised input otherwise".into()
-        });
+        faults.require(
+            !self.residual_from_normed || self.placement == NormPlacement::Pre,
+            "residual_from_normed",
+            || "needs placement `pre`: there is no normalised input otherwise".into(),
+        );
         faults.require(!(self.residual_from_normed && parallel), "residual_from_normed", || {
             "needs topology `sequential`".into()
         });

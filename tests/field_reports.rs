@@ -43,17 +43,10 @@ const MODEL: f64 = 1e-5;
 const HALF: f64 = 1.0 / 2048.0;
 
 /// The kernels that take any mask on any backend, with and without recording gradients.
-const KERNELS: [AttentionKernel; 3] = [
-    AttentionKernel::Auto,
-    AttentionKernel::Composed,
-    AttentionKernel::Blockwise,
-];
+const KERNELS: [AttentionKernel; 3] = [AttentionKernel::Auto, AttentionKernel::Composed, AttentionKernel::Blockwise];
 
 fn with_kernel(kernel: AttentionKernel) -> ScoreOptions<'static> {
-    ScoreOptions {
-        kernel,
-        ..ScoreOptions::default()
-    }
+    ScoreOptions { kernel, ..ScoreOptions::default() }
 }
 
 /// Attention over five keys on every backend, plain and with autodiff, through every kernel.
@@ -125,11 +118,7 @@ fn a_query_that_sees_nothing_gives_zeros() {
 
         // All keys are padding.
         let all = AttentionMask::none().with_padding(set.padding("xxxxx"));
-        assert_eq!(
-            set.attend(&all, None, &with_kernel(kernel)),
-            [0.0; 6],
-            "{name}: padding everywhere"
-        );
+        assert_eq!(set.attend(&all, None, &with_kernel(kernel)), [0.0; 6], "{name}: padding everywhere");
     });
 
     // Gradients stay finite, and none reaches what a blind query could have seen.
@@ -147,10 +136,7 @@ fn a_query_that_sees_nothing_gives_zeros() {
             assert_eq!(of_query[..4], [0.0; 4], "{name}: gradients of blind queries");
             for leaf in [&query, &key, &value] {
                 let values = gradient(&name, leaf, &gradients).values;
-                assert!(
-                    values.iter().all(|x| x.is_finite()) && largest(&values) > 0.0,
-                    "{name}: {values:?}"
-                );
+                assert!(values.iter().all(|x| x.is_finite()) && largest(&values) > 0.0, "{name}: {values:?}");
             }
         }
     }
@@ -160,10 +146,7 @@ fn a_query_that_sees_nothing_gives_zeros() {
     let (rows, want) = (golden.rows("input_ids"), golden.values("logits"));
     for (backend, device) in devices() {
         let padding = vec![vec![true; 9], vec![false; 9]];
-        let got = logits(
-            &load("llama", &device),
-            &ModelInput::tokens(&rows).with_padding(padding),
-        );
+        let got = logits(&load("llama", &device), &ModelInput::tokens(&rows).with_padding(padding));
         assert!(got.iter().all(|x| x.is_finite()), "{backend}: a row of padding");
         let half = want.len() / 2;
         assert_close(backend, &got[half..], &want[half..], MODEL * largest(&want));
@@ -178,36 +161,11 @@ fn booleans_and_minus_infinity_mask_alike() {
         let infinite = |rows| set.bias(rows, f64::NEG_INFINITY);
         let none = AttentionMask::none();
         for (what, mask, bias, want) in [
-            (
-                "row",
-                none.clone().with_explicit(set.pairs(ROW_1)),
-                None,
-                [NO_MASK[0], NO_MASK[1], 0.0, 0.0, 4.0, 5.0],
-            ),
-            (
-                "row as a bias",
-                none.clone(),
-                Some(infinite(ROW_1)),
-                [NO_MASK[0], NO_MASK[1], 0.0, 0.0, 4.0, 5.0],
-            ),
-            (
-                "causal pairs",
-                none.clone().with_explicit(set.pairs(CAUSAL_PAIRS)),
-                None,
-                CAUSAL,
-            ),
-            (
-                "causal pairs as a bias",
-                none.clone(),
-                Some(infinite(CAUSAL_PAIRS)),
-                CAUSAL,
-            ),
-            (
-                "causal and a row as a bias",
-                AttentionMask::causal(),
-                Some(infinite(ROW_1)),
-                CAUSAL_ROW_1_MASKED,
-            ),
+            ("row", none.clone().with_explicit(set.pairs(ROW_1)), None, [NO_MASK[0], NO_MASK[1], 0.0, 0.0, 4.0, 5.0]),
+            ("row as a bias", none.clone(), Some(infinite(ROW_1)), [NO_MASK[0], NO_MASK[1], 0.0, 0.0, 4.0, 5.0]),
+            ("causal pairs", none.clone().with_explicit(set.pairs(CAUSAL_PAIRS)), None, CAUSAL),
+            ("causal pairs as a bias", none.clone(), Some(infinite(CAUSAL_PAIRS)), CAUSAL),
+            ("causal and a row as a bias", AttentionMask::causal(), Some(infinite(ROW_1)), CAUSAL_ROW_1_MASKED),
             (
                 "window and a row as a bias",
                 none.clone().with_window(9),
@@ -232,12 +190,7 @@ fn booleans_and_minus_infinity_mask_alike() {
         ] {
             // Scores around 1 lose three digits when 1e4 is added to them.
             let tolerance = if what == "-1e4" { 1e-3 } else { MICRO };
-            assert_close(
-                &format!("{name}, {what}"),
-                &set.attend(&mask, bias.as_ref(), &options),
-                &want,
-                tolerance,
-            );
+            assert_close(&format!("{name}, {what}"), &set.attend(&mask, bias.as_ref(), &options), &want, tolerance);
         }
     });
 }
@@ -248,26 +201,11 @@ fn true_hides_on_every_backend() {
     everywhere(|name, set, kernel| {
         let options = with_kernel(kernel);
         let nothing = AttentionMask::none().with_explicit(set.pairs([".....", ".....", "....."]));
-        assert_close(
-            &format!("{name}: nothing hidden"),
-            &set.attend(&nothing, None, &options),
-            &NO_MASK,
-            MICRO,
-        );
+        assert_close(&format!("{name}: nothing hidden"), &set.attend(&nothing, None, &options), &NO_MASK, MICRO);
         let nothing = AttentionMask::none().with_padding(set.padding("....."));
-        assert_close(
-            &format!("{name}: no padding"),
-            &set.attend(&nothing, None, &options),
-            &NO_MASK,
-            MICRO,
-        );
+        assert_close(&format!("{name}: no padding"), &set.attend(&nothing, None, &options), &NO_MASK, MICRO);
         let key_0 = AttentionMask::none().with_explicit(set.pairs(["x....", "x....", "x...."]));
-        assert_close(
-            &format!("{name}: one key hidden"),
-            &set.attend(&key_0, None, &options),
-            &PADDED,
-            MICRO,
-        );
+        assert_close(&format!("{name}: one key hidden"), &set.attend(&key_0, None, &options), &PADDED, MICRO);
     });
     assert_apart("polarities", &CAUSAL, &CAUSAL_INVERTED, 100.0 * MICRO);
 }
@@ -278,12 +216,7 @@ fn true_hides_on_every_backend() {
 fn causality_is_aligned_to_the_end_of_the_keys() {
     everywhere(|name, set, kernel| {
         let options = with_kernel(kernel);
-        assert_close(
-            name,
-            &set.attend(&AttentionMask::causal(), None, &options),
-            &CAUSAL,
-            MICRO,
-        );
+        assert_close(name, &set.attend(&AttentionMask::causal(), None, &options), &CAUSAL, MICRO);
 
         // One query sees every key.
         let (query, key, value) = (set.query.clone().slice_dim(2, 2..3), set.key.clone(), set.value.clone());
@@ -300,12 +233,7 @@ fn causality_is_aligned_to_the_end_of_the_keys() {
 fn causality_and_padding_both_apply() {
     everywhere(|name, set, kernel| {
         let mask = AttentionMask::causal().with_padding(set.padding("x...."));
-        assert_close(
-            name,
-            &set.attend(&mask, None, &with_kernel(kernel)),
-            &CAUSAL_AND_PADDED,
-            MICRO,
-        );
+        assert_close(name, &set.attend(&mask, None, &with_kernel(kernel)), &CAUSAL_AND_PADDED, MICRO);
     });
     for one in [CAUSAL, PADDED] {
         assert_apart("causality and padding", &CAUSAL_AND_PADDED, &one, 100.0 * MICRO);
@@ -322,22 +250,13 @@ fn an_encoder_keeps_the_length_of_padded_rows() {
     let longer = |rows: &[Vec<i64>]| rows.iter().map(|row| [&row[..], &[0, 0]].concat()).collect::<Vec<_>>();
     let padding_of_longer: Vec<Vec<bool>> = padding.iter().map(|row| [&row[..], &[true, true]].concat()).collect();
     let run = |model: &Transformer, rows: &[Vec<i64>], types: &[Vec<i64>], padding: &[Vec<bool>]| {
-        let input = ModelInput::tokens(rows)
-            .with_types(types)
-            .with_padding(padding.to_vec());
+        let input = ModelInput::tokens(rows).with_types(types).with_padding(padding.to_vec());
         let hidden = model.forward(&input, None, ForwardOptions::default()).unwrap().hidden;
-        assert_eq!(
-            hidden.dims()[..2],
-            [rows.len(), rows[0].len()],
-            "the length of the output"
-        );
+        assert_eq!(hidden.dims()[..2], [rows.len(), rows[0].len()], "the length of the output");
         let width = hidden.dims()[2];
         let hidden = values(hidden);
         let places = hidden.chunks(width).zip(padding.iter().flatten());
-        places
-            .filter(|(_, is_padding)| !**is_padding)
-            .flat_map(|(place, _)| place.to_vec())
-            .collect::<Vec<f64>>()
+        places.filter(|(_, is_padding)| !**is_padding).flat_map(|(place, _)| place.to_vec()).collect::<Vec<f64>>()
     };
     for (backend, device) in devices() {
         let model = load("bert_bare", &device);
@@ -358,12 +277,7 @@ fn an_encoder_keeps_the_length_of_padded_rows() {
         .with_block(BlockLayout::new(NormPlacement::Post));
         let [plain, recording] = [device.clone(), device.autodiff()]
             .map(|device| run(&randomised(config.init(&device), 4), &rows, &types, &padding));
-        assert_close(
-            &format!("{backend}: training and inference"),
-            &recording,
-            &plain,
-            MODEL * largest(&plain),
-        );
+        assert_close(&format!("{backend}: training and inference"), &recording, &plain, MODEL * largest(&plain));
     }
 }
 
@@ -383,11 +297,7 @@ fn a_prompt_may_come_in_any_pieces() {
         for chunks in [&[9][..], &[4, 5], &[3, 3, 3], &[1; 9], &[8, 1]] {
             let got = logits_in_chunks(&model, &rows, chunks);
             assert_close(&format!("{backend}, {chunks:?}"), &got, &want, MODEL * largest(&want));
-            assert_eq!(
-                argmax(&got, vocab_size),
-                argmax(&want, vocab_size),
-                "{backend}, {chunks:?}"
-            );
+            assert_eq!(argmax(&got, vocab_size), argmax(&want, vocab_size), "{backend}, {chunks:?}");
         }
     }
 }
@@ -402,12 +312,7 @@ fn a_window_is_neither_wider_nor_narrower() {
     let (rows, want) = (golden.rows("input_ids"), golden.values("logits"));
     for (backend, device) in devices() {
         let got = logits_in_chunks(&load("mistral", &device), &rows, &[1; 9]);
-        assert_close(
-            &format!("{backend}, token by token"),
-            &got,
-            &want,
-            MODEL * largest(&want),
-        );
+        assert_close(&format!("{backend}, token by token"), &got, &want, MODEL * largest(&want));
     }
     for window in [json!(3), json!(5), json!(null)] {
         let changed = Changed::new("mistral").with("sliding_window", window.clone());
@@ -424,11 +329,7 @@ fn padding_in_front_moves_no_positions() {
     for (backend, device) in devices() {
         let model = load("llama", &device);
         let found = Greedy::new(&model, &padded, true).with_padding(padding.clone()).take(6);
-        assert_eq!(
-            found,
-            golden_llama.rows("left_padded.greedy"),
-            "{backend}: greedy tokens"
-        );
+        assert_eq!(found, golden_llama.rows("left_padded.greedy"), "{backend}: greedy tokens");
     }
 
     // The other ways of knowing positions: learned, with an offset, linear biases, and windows.
@@ -443,12 +344,7 @@ fn padding_in_front_moves_no_positions() {
         let tolerance = MODEL * largest(&alone);
         assert_close(name, &together[2 * vocab_size..9 * vocab_size], &alone, tolerance);
         let visible = logits(&model, &ModelInput::tokens(&padded));
-        assert_apart(
-            name,
-            &visible[2 * vocab_size..9 * vocab_size],
-            &alone,
-            100.0 * tolerance,
-        );
+        assert_apart(name, &visible[2 * vocab_size..9 * vocab_size], &alone, 100.0 * tolerance);
 
         let found = Greedy::new(&model, &padded, true).with_padding(padding).take(5);
         let each = [padded[0][2..].to_vec(), padded[1].clone()].map(|row| Greedy::new(&model, &[row], true).take(5));
@@ -466,16 +362,9 @@ fn greedy_text_is_the_same_with_and_without_a_cache() {
     for (backend, device) in devices() {
         let model = load("llama", &device);
         for cached in [true, false, true] {
-            assert_eq!(
-                Greedy::new(&model, &rows[..1], cached).take(8),
-                want,
-                "{backend}, cached: {cached}"
-            );
+            assert_eq!(Greedy::new(&model, &rows[..1], cached).take(8), want, "{backend}, cached: {cached}");
         }
-        let mut both = [
-            Greedy::new(&model, &rows[..1], true),
-            Greedy::new(&model, &rows[1..], true),
-        ];
+        let mut both = [Greedy::new(&model, &rows[..1], true), Greedy::new(&model, &rows[1..], true)];
         (0..8).for_each(|_| both.iter_mut().for_each(Greedy::step));
         let [one, other] = both.map(|greedy| greedy.found());
         assert_eq!(one, want, "{backend}: between the steps of another prompt");
@@ -494,10 +383,7 @@ fn a_sequence_past_the_learned_positions_is_an_error() {
             let names_both =
                 |message: &str| message.contains(&(limit + 2).to_string()) && message.contains(&limit.to_string());
 
-            let whole = message(
-                forward(&model, &row(limit + 2), &mut model.new_cache()),
-                "too long at once",
-            );
+            let whole = message(forward(&model, &row(limit + 2), &mut model.new_cache()), "too long at once");
             assert!(names_both(&whole), "{backend}, {name}: {whole}");
 
             let mut cache = model.new_cache();
@@ -513,22 +399,14 @@ fn a_sequence_past_the_learned_positions_is_an_error() {
             let want = logits(&model, &ModelInput::tokens(&tokens));
             let rest = values(rest);
             let tolerance = MODEL * largest(&want);
-            assert_close(
-                &format!("{backend}, {name}"),
-                &rest,
-                &want[want.len() - rest.len()..],
-                tolerance,
-            );
+            assert_close(&format!("{backend}, {name}"), &rest, &want[want.len() - rest.len()..], tolerance);
         }
         // Rotary positions have no table that ends: 64 is what the model was trained for, and it goes on.
         let model = load("llama", &device);
         let prompt = &golden("llama").rows("input_ids")[..1];
         let found = Greedy::new(&model, prompt, true).take(61).remove(0);
         let whole = [&prompt[0][..], &found[..60]].concat();
-        let at_once = argmax(
-            &logits(&model, &ModelInput::tokens(&[whole])),
-            model.config().vocab_size(),
-        );
+        let at_once = argmax(&logits(&model, &ModelInput::tokens(&[whole])), model.config().vocab_size());
         assert_eq!(found, at_once[8..], "{backend}: 70 tokens");
     }
 }
@@ -546,10 +424,7 @@ fn the_cache_holds_one_copy_per_key_value_head() {
         forward(&model, &rows[..1], &mut cache).unwrap();
         assert_eq!(cache.bytes() % per_token, 0, "{backend}: {} bytes", cache.bytes());
         let room = cache.bytes() / per_token;
-        assert!(
-            (9..=9 + 256).contains(&room),
-            "{backend}: room for {room} tokens after 9"
-        );
+        assert!((9..=9 + 256).contains(&room), "{backend}: room for {room} tokens after 9");
 
         // Two rows take twice as much.
         let mut two = model.new_cache();
@@ -561,20 +436,11 @@ fn the_cache_holds_one_copy_per_key_value_head() {
 /// A small decoder with grouped heads and rotary positions.
 fn small_decoder(max_seq_len: usize, window: Option<usize>) -> ModelConfig {
     let attention = MultiHeadAttentionConfig::new(16, 4).with_n_kv_heads(2);
-    ModelConfig::new(
-        ModelKind::Decoder,
-        2,
-        max_seq_len,
-        attention,
-        FeedForwardConfig::new(16, 24),
-    )
-    .with_embedding(EmbeddingConfig::new(20))
-    .with_positions(Positions::rotary(RotaryConfig::new(1e4)))
-    .with_layers(vec![LayerPattern {
-        window,
-        ..LayerPattern::default()
-    }])
-    .with_head(HeadConfig::new(true))
+    ModelConfig::new(ModelKind::Decoder, 2, max_seq_len, attention, FeedForwardConfig::new(16, 24))
+        .with_embedding(EmbeddingConfig::new(20))
+        .with_positions(Positions::rotary(RotaryConfig::new(1e4)))
+        .with_layers(vec![LayerPattern { window, ..LayerPattern::default() }])
+        .with_head(HeadConfig::new(true))
 }
 
 /// The whole context allocated in advance, so that models of 128k run out of memory:
@@ -589,14 +455,8 @@ fn the_cache_grows_with_the_sequence_and_not_with_the_limit() {
         let mut greedy = Greedy::new(&model, &[vec![1, 5, 9, 2]], true);
         (0..16).for_each(|_| greedy.step());
         let bytes = greedy.into_cache().expect("there is a cache").bytes();
-        assert!(
-            bytes >= 19 * per_token,
-            "{backend}: {bytes} bytes do not hold 19 tokens"
-        );
-        assert!(
-            bytes <= whole_context * per_token / 100,
-            "{backend}: {bytes} bytes after 19 tokens"
-        );
+        assert!(bytes >= 19 * per_token, "{backend}: {bytes} bytes do not hold 19 tokens");
+        assert!(bytes <= whole_context * per_token / 100, "{backend}: {bytes} bytes after 19 tokens");
     }
 }
 
@@ -647,14 +507,8 @@ fn a_late_step_costs_what_an_early_one_does() {
         });
         let mut sizes: Vec<usize> = sizes.collect();
         sizes.dedup();
-        assert!(
-            sizes.len() <= growths,
-            "window {window:?}: the buffers grew to {sizes:?} bytes"
-        );
-        assert!(
-            sizes[sizes.len() - 1] <= room * per_token,
-            "window {window:?}: the buffers grew to {sizes:?} bytes"
-        );
+        assert!(sizes.len() <= growths, "window {window:?}: the buffers grew to {sizes:?} bytes");
+        assert!(sizes[sizes.len() - 1] <= room * per_token, "window {window:?}: the buffers grew to {sizes:?} bytes");
     }
 }
 
@@ -698,18 +552,10 @@ fn the_features_that_turn_together_are_chosen() {
     let halves = [-1.413352, 1.879118, -2.828857, 4.058191];
     let neighbours = [-1.272233, -1.838865, 2.878668, 4.088187];
     for (backend, device) in devices() {
-        let x = Array {
-            shape: vec![1, 1, 1, 4],
-            values: vec![1.0, 2.0, 3.0, 4.0],
-        };
+        let x = Array { shape: vec![1, 1, 1, 4], values: vec![1.0, 2.0, 3.0, 4.0] };
         for (style, want) in [(RotaryStyle::Half, halves), (RotaryStyle::Interleaved, neighbours)] {
             let angles = RotaryConfig::new(1e4).with_style(style).angles(4, &[vec![3]], &device);
-            assert_close(
-                &format!("{backend}, {style:?}"),
-                &values(angles.apply(x.tensor(&device))),
-                &want,
-                MICRO,
-            );
+            assert_close(&format!("{backend}, {style:?}"), &values(angles.apply(x.tensor(&device))), &want, MICRO);
         }
     }
     // Files of the hub are in halves; Cohere's are in neighbours.
@@ -731,20 +577,12 @@ fn distant_positions_have_angles_of_their_own() {
     let bound = 2304.0 * EPSILON + MICRO;
     for (backend, device) in devices() {
         let one = (0..3 * 32).map(|index| f64::from(u8::from(index % 32 == 1)));
-        let x = Array {
-            shape: vec![1, 1, 3, 32],
-            values: one.collect(),
-        };
+        let x = Array { shape: vec![1, 1, 3, 32], values: one.collect() };
         let angles = RotaryConfig::new(1e4).angles(32, &[vec![257, 1857, 4097]], &device);
         let turned = values(angles.apply(x.tensor(&device)));
         let cosines = [turned[1], turned[33], turned[65]];
         assert_close(backend, &cosines, &[0.999964, 0.306711, -0.431232], bound);
-        assert_apart(
-            "rounded to bfloat16",
-            &cosines[..2],
-            &[0.871147, -0.991191],
-            100.0 * bound,
-        );
+        assert_apart("rounded to bfloat16", &cosines[..2], &[0.871147, -0.991191], 100.0 * bound);
     }
 }
 
@@ -755,39 +593,20 @@ fn scaled_rotations_take_integers_and_known_types_only() {
     let golden = golden("llama3_rope");
     let want = golden.values("logits");
     let old = Changed::old("llama3_rope");
-    assert_close(
-        "integers",
-        &old.logits(&golden.rows("input_ids")),
-        &want,
-        MODEL * largest(&want),
-    );
+    assert_close("integers", &old.logits(&golden.rows("input_ids")), &want, MODEL * largest(&want));
     compare_everywhere("llama3_rope");
-    must_differ(
-        "no scaling",
-        "llama3_rope",
-        &Changed::old("llama3_rope").with("rope_scaling", json!(null)),
-    );
+    must_differ("no scaling", "llama3_rope", &Changed::old("llama3_rope").with("rope_scaling", json!(null)));
 
-    let scaling = RotaryScaling::Llama3 {
-        factor: 8.0,
-        low_freq_factor: 1.0,
-        high_freq_factor: 4.0,
-        original_max_seq_len: 16,
-    };
+    let scaling =
+        RotaryScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_seq_len: 16 };
     let frequencies = RotaryConfig::new(1e4).with_scaling(scaling).frequencies(8, 1).inverse;
     // The value of the report is one of 32 bits for a base of 1e4 with a ramp between its first two frequencies.
     assert_close("frequencies", &frequencies[1..], &[0.0125, 0.00125, 0.000125], 1e-9);
     assert_close("the frequency on the ramp", &frequencies[..1], &[0.576_056_36], 1e-7);
 
     for (changed, place) in [
-        (
-            Changed::old("llama3_rope").config(|c| c["rope_scaling"]["rope_type"] = json!("llama5")),
-            "llama5",
-        ),
-        (
-            Changed::new("llama3_rope").config(|c| c["rope_parameters"]["rope_type"] = json!("llama5")),
-            "llama5",
-        ),
+        (Changed::old("llama3_rope").config(|c| c["rope_scaling"]["rope_type"] = json!("llama5")), "llama5"),
+        (Changed::new("llama3_rope").config(|c| c["rope_parameters"]["rope_type"] = json!("llama5")), "llama5"),
     ] {
         let message = message(changed.load(&flex()), "an unknown type");
         assert!(message.contains(place) && message.contains("rope_type"), "{message}");
@@ -798,17 +617,10 @@ fn scaled_rotations_take_integers_and_known_types_only() {
 /// <https://github.com/vllm-project/vllm/pull/28542>, <https://github.com/deepspeedai/DeepSpeed/pull/8345>.
 #[test]
 fn both_spellings_of_a_config_give_one_model() {
-    let folder = checkpoint_folder("llama")
-        .parent()
-        .expect("a folder of checkpoints")
-        .to_owned();
+    let folder = checkpoint_folder("llama").parent().expect("a folder of checkpoints").to_owned();
     let mut compared = 0;
     for entry in std::fs::read_dir(folder).expect("the folder can be read") {
-        let name = entry
-            .expect("the folder can be read")
-            .file_name()
-            .into_string()
-            .expect("names are text");
+        let name = entry.expect("the folder can be read").file_name().into_string().expect("names are text");
         let [new, old] = [Changed::new(&name), Changed::old(&name)].map(|changed| changed.model_config());
         assert_eq!(new.unwrap(), old.unwrap(), "{name}");
         compared += 1;
@@ -825,10 +637,7 @@ fn both_spellings_of_a_config_give_one_model() {
     // Two that contradict each other are refused.
     let both = new.with("rope_theta", 10_000);
     let message = message(both.load(&flex()), "two bases");
-    assert!(
-        message.contains("rope_theta") && message.contains("500000") && message.contains("10000"),
-        "{message}"
-    );
+    assert!(message.contains("rope_theta") && message.contains("500000") && message.contains("10000"), "{message}");
 }
 
 /// A rotation over the whole head where a part should turn:
@@ -838,21 +647,11 @@ fn only_the_first_part_of_a_head_turns() {
     for name in ["gpt_neox", "phi", "stablelm"] {
         compare_everywhere(name);
     }
-    for (name, key) in [
-        ("gpt_neox", "rotary_pct"),
-        ("phi", "partial_rotary_factor"),
-        ("stablelm", "partial_rotary_factor"),
-    ] {
-        must_differ(
-            &format!("{name}: the whole head"),
-            name,
-            &Changed::old(name).with(key, 1.0),
-        );
-        must_differ(
-            &format!("{name}: a smaller part"),
-            name,
-            &Changed::old(name).with(key, 0.34),
-        );
+    for (name, key) in
+        [("gpt_neox", "rotary_pct"), ("phi", "partial_rotary_factor"), ("stablelm", "partial_rotary_factor")]
+    {
+        must_differ(&format!("{name}: the whole head"), name, &Changed::old(name).with(key, 1.0));
+        must_differ(&format!("{name}: a smaller part"), name, &Changed::old(name).with(key, 0.34));
     }
 }
 
@@ -897,73 +696,29 @@ fn absent_keys_take_the_default_of_the_family() {
         ("starcoder2", "sliding_window", json!(null)),
     ];
     for (name, key, default) in defaults {
-        let config = |changed: Changed| {
-            changed
-                .model_config()
-                .unwrap_or_else(|error| panic!("{name}, {key}: {error}"))
-        };
+        let config = |changed: Changed| changed.model_config().unwrap_or_else(|error| panic!("{name}, {key}: {error}"));
         let absent = config(Changed::old(name).without(key));
-        assert_eq!(
-            absent,
-            config(Changed::old(name).with(key, default)),
-            "{name}: default of {key}"
-        );
+        assert_eq!(absent, config(Changed::old(name).with(key, default)), "{name}: default of {key}");
         assert_ne!(absent, config(Changed::old(name)), "{name}: {key} changes nothing");
     }
 
     // Half of a head of phi turns, which must be an even number of features.
     let phi = || Changed::old("phi").with("hidden_size", 24);
     let fraction = |changed: Changed| changed.model_config().unwrap();
-    assert_eq!(
-        fraction(phi().without("partial_rotary_factor")),
-        fraction(phi().with("partial_rotary_factor", 0.5))
-    );
-    assert_ne!(
-        fraction(phi().without("partial_rotary_factor")),
-        fraction(phi().with("partial_rotary_factor", 1.0))
-    );
+    assert_eq!(fraction(phi().without("partial_rotary_factor")), fraction(phi().with("partial_rotary_factor", 0.5)));
+    assert_ne!(fraction(phi().without("partial_rotary_factor")), fraction(phi().with("partial_rotary_factor", 1.0)));
 
     // Keys that say what the default is.
     let redundant: [(&str, &[&str]); 21] = [
-        (
-            "bert",
-            &["hidden_act", "layer_norm_eps", "pad_token_id", "type_vocab_size"],
-        ),
-        (
-            "bloom",
-            &[
-                "apply_residual_connection_post_layernorm",
-                "layer_norm_epsilon",
-                "n_layer",
-            ],
-        ),
+        ("bert", &["hidden_act", "layer_norm_eps", "pad_token_id", "type_vocab_size"]),
+        ("bloom", &["apply_residual_connection_post_layernorm", "layer_norm_epsilon", "n_layer"]),
         ("cohere", &["hidden_act", "layer_norm_eps", "use_qk_norm"]),
         (
             "falcon",
-            &[
-                "alibi",
-                "bias",
-                "layer_norm_epsilon",
-                "multi_query",
-                "new_decoder_architecture",
-                "parallel_attn",
-            ],
+            &["alibi", "bias", "layer_norm_epsilon", "multi_query", "new_decoder_architecture", "parallel_attn"],
         ),
-        (
-            "gemma",
-            &[
-                "attention_bias",
-                "hidden_act",
-                "hidden_activation",
-                "rms_norm_eps",
-                "rope_scaling",
-                "rope_theta",
-            ],
-        ),
-        (
-            "gemma2",
-            &["attention_bias", "hidden_activation", "rms_norm_eps", "rope_theta"],
-        ),
+        ("gemma", &["attention_bias", "hidden_act", "hidden_activation", "rms_norm_eps", "rope_scaling", "rope_theta"]),
+        ("gemma2", &["attention_bias", "hidden_activation", "rms_norm_eps", "rope_theta"]),
         (
             "gemma3_text",
             &[
@@ -974,54 +729,14 @@ fn absent_keys_take_the_default_of_the_family() {
                 "rms_norm_eps",
             ],
         ),
-        (
-            "gpt2",
-            &[
-                "activation_function",
-                "attn_pdrop",
-                "embd_pdrop",
-                "layer_norm_epsilon",
-                "resid_pdrop",
-            ],
-        ),
-        (
-            "gpt_neox",
-            &[
-                "hidden_act",
-                "layer_norm_eps",
-                "tie_word_embeddings",
-                "use_parallel_residual",
-            ],
-        ),
-        (
-            "llama",
-            &["hidden_act", "pretraining_tp", "rope_scaling", "tie_word_embeddings"],
-        ),
+        ("gpt2", &["activation_function", "attn_pdrop", "embd_pdrop", "layer_norm_epsilon", "resid_pdrop"]),
+        ("gpt_neox", &["hidden_act", "layer_norm_eps", "tie_word_embeddings", "use_parallel_residual"]),
+        ("llama", &["hidden_act", "pretraining_tp", "rope_scaling", "tie_word_embeddings"]),
         ("llama3_rope", &["attention_bias", "hidden_act", "mlp_bias"]),
         ("mistral", &["hidden_act", "tie_word_embeddings"]),
-        (
-            "mpt",
-            &[
-                "attn_config",
-                "expansion_ratio",
-                "learned_pos_emb",
-                "no_bias",
-                "norm_type",
-            ],
-        ),
-        (
-            "olmo2",
-            &["attention_bias", "hidden_act", "rope_scaling", "tie_word_embeddings"],
-        ),
-        (
-            "opt",
-            &[
-                "activation_function",
-                "do_layer_norm_before",
-                "dropout",
-                "word_embed_proj_dim",
-            ],
-        ),
+        ("mpt", &["attn_config", "expansion_ratio", "learned_pos_emb", "no_bias", "norm_type"]),
+        ("olmo2", &["attention_bias", "hidden_act", "rope_scaling", "tie_word_embeddings"]),
+        ("opt", &["activation_function", "do_layer_norm_before", "dropout", "word_embed_proj_dim"]),
         (
             "phi",
             &[
@@ -1033,30 +748,11 @@ fn absent_keys_take_the_default_of_the_family() {
                 "tie_word_embeddings",
             ],
         ),
-        (
-            "phi3",
-            &[
-                "hidden_act",
-                "rms_norm_eps",
-                "rope_scaling",
-                "rope_theta",
-                "tie_word_embeddings",
-            ],
-        ),
-        (
-            "qwen2",
-            &["hidden_act", "rms_norm_eps", "sliding_window", "use_sliding_window"],
-        ),
+        ("phi3", &["hidden_act", "rms_norm_eps", "rope_scaling", "rope_theta", "tie_word_embeddings"]),
+        ("qwen2", &["hidden_act", "rms_norm_eps", "sliding_window", "use_sliding_window"]),
         (
             "qwen3",
-            &[
-                "attention_bias",
-                "hidden_act",
-                "rms_norm_eps",
-                "rope_scaling",
-                "sliding_window",
-                "use_sliding_window",
-            ],
+            &["attention_bias", "hidden_act", "rms_norm_eps", "rope_scaling", "sliding_window", "use_sliding_window"],
         ),
         (
             "stablelm",
@@ -1075,11 +771,7 @@ fn absent_keys_take_the_default_of_the_family() {
     for (name, keys) in redundant {
         let whole = Changed::old(name).model_config().unwrap();
         for key in keys {
-            assert_eq!(
-                Changed::old(name).without(key).model_config().unwrap(),
-                whole,
-                "{name}: default of {key}"
-            );
+            assert_eq!(Changed::old(name).without(key).model_config().unwrap(), whole, "{name}: default of {key}");
         }
     }
 }
@@ -1092,17 +784,15 @@ fn neighbouring_query_heads_share_a_key_value_head() {
     // The same model with a key/value head for each query head.
     let (n_heads, n_kv_heads, d_head) = (6, 3, 4);
     let spread = |head_of: fn(usize) -> usize| {
-        Changed::new("llama")
-            .with("num_key_value_heads", n_heads)
-            .weights(|tensors| {
-                for (name, array) in tensors {
-                    if name.contains("k_proj") || name.contains("v_proj") {
-                        assert_eq!(array.shape[0], n_kv_heads * d_head);
-                        let head = |head| array.part(head_of(head) * d_head..(head_of(head) + 1) * d_head);
-                        *array = Array::joined(&(0..n_heads).map(head).collect::<Vec<_>>());
-                    }
+        Changed::new("llama").with("num_key_value_heads", n_heads).weights(|tensors| {
+            for (name, array) in tensors {
+                if name.contains("k_proj") || name.contains("v_proj") {
+                    assert_eq!(array.shape[0], n_kv_heads * d_head);
+                    let head = |head| array.part(head_of(head) * d_head..(head_of(head) + 1) * d_head);
+                    *array = Array::joined(&(0..n_heads).map(head).collect::<Vec<_>>());
                 }
-            })
+            }
+        })
     };
     let golden = golden("llama");
     let want = golden.values("logits");
@@ -1119,12 +809,7 @@ fn neighbouring_query_heads_share_a_key_value_head() {
 fn slopes_for_any_number_of_heads() {
     let rounding = 5e-7;
     assert_close("3 heads", &alibi_slopes(3), &[0.0625, 0.003906, 0.25], rounding);
-    assert_close(
-        "6 heads",
-        &alibi_slopes(6),
-        &[0.25, 0.0625, 0.015625, 0.003906, 0.5, 0.125],
-        rounding,
-    );
+    assert_close("6 heads", &alibi_slopes(6), &[0.25, 0.0625, 0.015625, 0.003906, 0.5, 0.125], rounding);
     assert_close(
         "12 heads",
         &alibi_slopes(12)[8..],
@@ -1132,15 +817,8 @@ fn slopes_for_any_number_of_heads() {
         rounding,
     );
     for n_heads in [3, 6, 12] {
-        let plain: Vec<f64> = (1..=n_heads)
-            .map(|i| 2f64.powf(-8.0 * i as f64 / n_heads as f64))
-            .collect();
-        assert_apart(
-            &format!("{n_heads} heads"),
-            &alibi_slopes(n_heads),
-            &plain,
-            100.0 * rounding,
-        );
+        let plain: Vec<f64> = (1..=n_heads).map(|i| 2f64.powf(-8.0 * i as f64 / n_heads as f64)).collect();
+        assert_apart(&format!("{n_heads} heads"), &alibi_slopes(n_heads), &plain, 100.0 * rounding);
     }
     // A model of six heads, whole and with the distances that a cache leaves.
     compare_everywhere("bloom");
@@ -1170,21 +848,13 @@ fn caps_and_scales_act_everywhere() {
     let capped_after_the_mask = [2.053041, 3.053041, 2.730783, 3.730783, 4.0, 5.0];
     everywhere(|name, set, kernel| {
         for cap in [0.5, 2.0] {
-            let options = ScoreOptions {
-                softcap: Some(cap),
-                ..with_kernel(kernel)
-            };
+            let options = ScoreOptions { softcap: Some(cap), ..with_kernel(kernel) };
             let output = set.attend(&AttentionMask::causal(), None, &options);
             assert_close(&format!("{name}, cap {cap}"), &output, &capped(cap), MICRO);
             assert_apart(&format!("{name}, no cap"), &output, &CAUSAL, 100.0 * MICRO);
         }
     });
-    assert_apart(
-        "cap after the mask",
-        &capped(2.0),
-        &capped_after_the_mask,
-        100.0 * MICRO,
-    );
+    assert_apart("cap after the mask", &capped(2.0), &capped_after_the_mask, 100.0 * MICRO);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -1204,19 +874,11 @@ fn large_scores_stay_finite_in_half_precision() {
         checked.push(backend);
         let all = |rows: &[f64]| {
             let values = rows.iter().flat_map(|row| [*row; 64]).collect();
-            Array {
-                shape: vec![1, 1, rows.len(), 64],
-                values,
-            }
-            .tensor_of::<4>(half, &device)
+            Array { shape: vec![1, 1, rows.len(), 64], values }.tensor_of::<4>(half, &device)
         };
         for kernel in KERNELS {
             for (keys, want) in [([40.0, 20.0], [1.0, 2.0]), ([40.0, 40.0], [2.0, 3.0])] {
-                let v = Array {
-                    shape: vec![1, 1, 2, 2],
-                    values: vec![1.0, 2.0, 3.0, 4.0],
-                }
-                .tensor_of(half, &device);
+                let v = Array { shape: vec![1, 1, 2, 2], values: vec![1.0, 2.0, 3.0, 4.0] }.tensor_of(half, &device);
                 let (mask, options) = (AttentionMask::none(), with_kernel(kernel));
                 let output = scaled_dot_product_attention(all(&[40.0]), all(&keys), v, &mask, None, &options);
                 let name = format!("{backend}, {kernel:?}, {keys:?}");
@@ -1232,13 +894,7 @@ fn large_scores_stay_finite_in_half_precision() {
 fn each_spelling_of_gelu_has_its_meaning() {
     for (backend, device) in devices() {
         let device = device.autodiff();
-        let x = |values: &[f64]| {
-            Array {
-                shape: vec![values.len()],
-                values: values.to_vec(),
-            }
-            .tensor::<1>(&device)
-        };
+        let x = |values: &[f64]| Array { shape: vec![values.len()], values: values.to_vec() }.tensor::<1>(&device);
         for (activation, want) in [
             (Activation::Gelu, [-0.158655, 1.9545]),
             (Activation::GeluTanh, [-0.158808, 1.954598]),
@@ -1250,32 +906,12 @@ fn each_spelling_of_gelu_has_its_meaning() {
         let leaf = x(&[-3.0, -1.0, 1.0, 3.0]).require_grad();
         let gradients = Activation::Gelu.forward(leaf.clone()).sum().backward();
         let slopes = gradient("gelu", &leaf, &gradients).values;
-        assert_close(
-            &format!("{backend}: slopes"),
-            &slopes,
-            &[-0.011946, -0.083315, 1.083315, 1.011946],
-            2e-6,
-        );
+        assert_close(&format!("{backend}: slopes"), &slopes, &[-0.011946, -0.083315, 1.083315, 1.011946], 2e-6);
     }
 
-    let activation = |changed: Changed| {
-        changed
-            .model_config()
-            .unwrap()
-            .feed_forward
-            .expect("it has one")
-            .activation
-    };
-    assert_eq!(
-        activation(Changed::old("gemma")),
-        Activation::GeluTanh,
-        "`gelu` in a file of Gemma"
-    );
-    assert_eq!(
-        activation(Changed::old("gpt_neox")),
-        Activation::Gelu,
-        "`gelu` in a file of GPT-NeoX"
-    );
+    let activation = |changed: Changed| changed.model_config().unwrap().feed_forward.expect("it has one").activation;
+    assert_eq!(activation(Changed::old("gemma")), Activation::GeluTanh, "`gelu` in a file of Gemma");
+    assert_eq!(activation(Changed::old("gpt_neox")), Activation::Gelu, "`gelu` in a file of GPT-NeoX");
     for (spelling, want) in [
         ("gelu", Activation::Gelu),
         ("gelu_new", Activation::GeluTanh),
@@ -1283,11 +919,7 @@ fn each_spelling_of_gelu_has_its_meaning() {
         ("gelu_pytorch_tanh", Activation::GeluTanh),
         ("quick_gelu", Activation::QuickGelu),
     ] {
-        assert_eq!(
-            activation(Changed::old("gpt_neox").with("hidden_act", spelling)),
-            want,
-            "`{spelling}`"
-        );
+        assert_eq!(activation(Changed::old("gpt_neox").with("hidden_act", spelling)), want, "`{spelling}`");
     }
 
     // The two forms are so near that the right one shows only beside the wrong one.
@@ -1297,29 +929,18 @@ fn each_spelling_of_gelu_has_its_meaning() {
     let right = error(&Changed::old("gemma"));
     // What `hidden_activation` says is taken at its word.
     let exact = error(&Changed::old("gemma").with("hidden_activation", "gelu"));
-    assert!(
-        10.0 * right < exact,
-        "off by {right:.1e} as the file means it and by {exact:.1e} with the exact form"
-    );
+    assert!(10.0 * right < exact, "off by {right:.1e} as the file means it and by {exact:.1e} with the exact form");
 }
 
 /// An eps that is added to the deviation and not to the variance: <https://github.com/tracel-ai/burn/issues/2185>.
 #[test]
 fn eps_is_added_inside_the_root() {
     for (backend, device) in devices() {
-        let x = Array {
-            shape: vec![1, 4],
-            values: vec![0.001, -0.001, 0.002, -0.002],
-        };
+        let x = Array { shape: vec![1, 4], values: vec![0.001, -0.001, 0.002, -0.002] };
         for (eps, first) in [(1e-5, 0.282843), (1e-12, 0.632455)] {
             let norm = NormConfig::default().with_eps(eps).init(4, &device);
             let y = values(norm.forward(x.tensor::<2>(&device)));
-            assert_close(
-                &format!("{backend}, eps {eps}"),
-                &y,
-                &[first, -first, 2.0 * first, -2.0 * first],
-                MICRO,
-            );
+            assert_close(&format!("{backend}, eps {eps}"), &y, &[first, -first, 2.0 * first, -2.0 * first], MICRO);
             assert_apart("outside the root", &y[..1], &[0.628481], 100.0 * MICRO);
         }
     }
@@ -1331,10 +952,7 @@ fn eps_is_added_inside_the_root() {
 fn a_large_mean_leaves_the_variance_its_digits() {
     for (backend, device) in devices() {
         for device in [device.clone(), device.autodiff()] {
-            let x = Array {
-                shape: vec![1, 4],
-                values: vec![40_000.0, 40_001.0, 40_002.0, 40_003.0],
-            };
+            let x = Array { shape: vec![1, 4], values: vec![40_000.0, 40_001.0, 40_002.0, 40_003.0] };
             let norm = NormConfig::default().init(4, &device);
             let y = values(norm.forward(x.tensor::<2>(&device)));
             assert_close(backend, &y, &[-1.341635, -0.447212, 0.447212, 1.341635], MICRO);
@@ -1350,13 +968,7 @@ fn gemmas_norms_multiply_by_one_plus_the_weight() {
     for (backend, device) in devices() {
         for (kind, want) in [(NormKind::RmsPlusOne, plus_one), (NormKind::Rms, plain)] {
             let mut norm = NormConfig::new(kind).with_eps(1e-6).init(4, &device);
-            let numbers = |values: [f64; 4]| {
-                Array {
-                    shape: vec![4],
-                    values: values.to_vec(),
-                }
-                .tensor::<1>(&device)
-            };
+            let numbers = |values: [f64; 4]| Array { shape: vec![4], values: values.to_vec() }.tensor::<1>(&device);
             norm.weight = Some(Param::from_tensor(numbers([0.1, -0.2, 0.3, 0.0])));
             let y = norm.forward(numbers([1.0, 2.0, 3.0, 4.0]).unsqueeze::<2>());
             assert_close(&format!("{backend}, {kind:?}"), &values(y), &want, MICRO);
@@ -1381,16 +993,11 @@ fn an_odd_width_ends_with_a_sine() {
     let want = [0.909297, -0.416147, 0.050217, 0.998738, 0.001262];
     assert_close("width 5", &sinusoidal(2, 5), &want, 1e-6);
     // The widest model is not needed to see that one runs.
-    let config = ModelConfig::new(
-        ModelKind::Decoder,
-        1,
-        8,
-        MultiHeadAttentionConfig::new(5, 1),
-        FeedForwardConfig::new(5, 7),
-    )
-    .with_embedding(EmbeddingConfig::new(11))
-    .with_positions(Positions::Sinusoidal)
-    .with_head(HeadConfig::new(true));
+    let config =
+        ModelConfig::new(ModelKind::Decoder, 1, 8, MultiHeadAttentionConfig::new(5, 1), FeedForwardConfig::new(5, 7))
+            .with_embedding(EmbeddingConfig::new(11))
+            .with_positions(Positions::Sinusoidal)
+            .with_head(HeadConfig::new(true));
     for (backend, device) in devices() {
         let model = randomised(config.init(&device), 8);
         let whole = logits(&model, &ModelInput::tokens(&[vec![1, 5, 9, 2]]));
@@ -1415,10 +1022,7 @@ fn impossible_head_counts_are_errors_that_name_the_numbers() {
         (heads(0, 4), &["d_model", "0"]),
     ] {
         let message = config.validate().expect_err("impossible").to_string();
-        assert!(
-            numbers.iter().all(|number| message.contains(number)),
-            "{numbers:?}: {message}"
-        );
+        assert!(numbers.iter().all(|number| message.contains(number)), "{numbers:?}: {message}");
         // The same inside a model.
         let model = ModelConfig::new(ModelKind::Decoder, 1, 8, config.clone(), FeedForwardConfig::new(8, 8));
         assert!(model.validate().is_err(), "{config:?}");
@@ -1434,10 +1038,7 @@ fn impossible_head_counts_are_errors_that_name_the_numbers() {
         ("head_dim", 0, &["0"]),
     ] {
         let message = message(Changed::old("llama").with(key, value).load(&flex()), key);
-        assert!(
-            numbers.iter().all(|number| message.contains(number)),
-            "{key} = {value}: {message}"
-        );
+        assert!(numbers.iter().all(|number| message.contains(number)), "{key} = {value}: {message}");
     }
 
     // A size that is given need not divide the width.
@@ -1445,11 +1046,7 @@ fn impossible_head_counts_are_errors_that_name_the_numbers() {
         let attention = heads(10, 4).with_d_head(4).with_n_kv_heads(2).init(&device);
         let x = Numbers::new(1).tensor([2, 3, 10], &device);
         let mask = AttentionMask::none();
-        assert_eq!(
-            attention.forward(x, AttentionContext::masked(&mask)).dims(),
-            [2, 3, 10],
-            "{backend}"
-        );
+        assert_eq!(attention.forward(x, AttentionContext::masked(&mask)).dims(), [2, 3, 10], "{backend}");
     }
     compare_everywhere("qwen3");
     let rows = golden("llama").rows("input_ids");
@@ -1502,27 +1099,16 @@ fn empty_batches_and_sequences_give_empty_outputs() {
             // Through the output projection, nothing leaves its bias.
             let y = attention.forward_cross(zeros([2, 3, 12]), zeros([2, 0, 12]), AttentionContext::masked(&none));
             let bias = values(attention.output.bias.as_ref().expect("there is a bias").val());
-            assert_close(
-                &format!("{backend}: an empty memory"),
-                &values(y),
-                &bias.repeat(6),
-                EPSILON,
-            );
+            assert_close(&format!("{backend}: an empty memory"), &values(y), &bias.repeat(6), EPSILON);
         }
 
         let model = load("llama", &plain);
         let vocab_size = model.config().vocab_size();
         for (rows, dims) in [(vec![], [0, 0]), (vec![vec![]; 2], [2, 0])] {
             let rows: Vec<Vec<i64>> = rows;
-            let output = model
-                .forward(&ModelInput::tokens(&rows), None, ForwardOptions::default())
-                .unwrap();
+            let output = model.forward(&ModelInput::tokens(&rows), None, ForwardOptions::default()).unwrap();
             let [batch, seq] = dims;
-            assert_eq!(
-                output.hidden.dims(),
-                [batch, seq, 24],
-                "{backend}: hidden states of {rows:?}"
-            );
+            assert_eq!(output.hidden.dims(), [batch, seq, 24], "{backend}: hidden states of {rows:?}");
             assert_eq!(
                 output.logits.expect("a head").dims(),
                 [batch, seq, vocab_size],
@@ -1539,16 +1125,8 @@ fn empty_batches_and_sequences_give_empty_outputs() {
         forward(&model, &[vec![], vec![]], &mut cache).unwrap();
         let with_gap = values(forward(&model, &[vec![7], vec![8]], &mut cache).unwrap());
         let whole = logits(&model, &ModelInput::tokens(&[vec![5, 9, 7], vec![6, 4, 8]]));
-        let last: Vec<f64> = whole
-            .chunks(3 * vocab_size)
-            .flat_map(|row| row[2 * vocab_size..].to_vec())
-            .collect();
-        assert_close(
-            &format!("{backend}: an empty call between"),
-            &with_gap,
-            &last,
-            MODEL * largest(&last),
-        );
+        let last: Vec<f64> = whole.chunks(3 * vocab_size).flat_map(|row| row[2 * vocab_size..].to_vec()).collect();
+        assert_close(&format!("{backend}: an empty call between"), &with_gap, &last, MODEL * largest(&last));
     }
     // An empty call of a cache of keys leaves it usable.
     let mut cache = KvCache::new();
@@ -1574,43 +1152,22 @@ fn large_tables_and_score_squares_stay_within_limits() {
         match largest_buffer(&device) {
             Some(limit) if limit < 512 << 20 => {
                 let message = message(fits, "a table of 512 MiB");
-                assert!(
-                    message.contains("embedding.tokens") && message.contains("512 MiB"),
-                    "{backend}: {message}"
-                );
-                assert!(
-                    message.contains(&format!("{} MiB", limit >> 20)),
-                    "{backend}: {message}"
-                );
+                assert!(message.contains("embedding.tokens") && message.contains("512 MiB"), "{backend}: {message}");
+                assert!(message.contains(&format!("{} MiB", limit >> 20)), "{backend}: {message}");
             }
             _ => fits.unwrap_or_else(|error| panic!("{backend}: {error}")),
         }
-        assert!(
-            load("llama", &device).check_fits(&device).is_ok(),
-            "{backend}: a tiny model"
-        );
+        assert!(load("llama", &device).check_fits(&device).is_ok(), "{backend}: a tiny model");
 
         // Logits of the last position alone.
         let model = load("llama", &device);
         let rows = golden("llama").rows("input_ids");
-        let options = ForwardOptions {
-            logits: Logits::Last,
-            ..ForwardOptions::default()
-        };
-        let last = model
-            .forward(&ModelInput::tokens(&rows), None, options)
-            .unwrap()
-            .logits
-            .expect("a head");
+        let options = ForwardOptions { logits: Logits::Last, ..ForwardOptions::default() };
+        let last = model.forward(&ModelInput::tokens(&rows), None, options).unwrap().logits.expect("a head");
         assert_eq!(last.dims(), [2, 1, 35], "{backend}");
         let all = logits(&model, &ModelInput::tokens(&rows));
         let want: Vec<f64> = all.chunks(9 * 35).flat_map(|row| row[8 * 35..].to_vec()).collect();
-        assert_close(
-            &format!("{backend}: last logits"),
-            &values(last),
-            &want,
-            MODEL * largest(&want),
-        );
+        assert_close(&format!("{backend}: last logits"), &values(last), &want, MODEL * largest(&want));
     }
 
     // The score square of 9 heads over 2,048 tokens has 144 MiB, more than many GPUs bind; in tiles it is never whole.
@@ -1638,11 +1195,8 @@ fn large_tables_and_score_squares_stay_within_limits() {
 /// The fixtures of this file are those of the checkpoints that the reports are about.
 #[test]
 fn fixtures_are_what_they_are_taken_for() {
-    let shape = |name: &str, tensor: &str| {
-        Fixture::at(&checkpoint_folder(name).join("model.safetensors"))
-            .array(tensor)
-            .shape
-    };
+    let shape =
+        |name: &str, tensor: &str| Fixture::at(&checkpoint_folder(name).join("model.safetensors")).array(tensor).shape;
     assert_eq!(shape("llama", "model.layers.0.self_attn.q_proj.weight"), [24, 24]);
     assert_eq!(shape("llama", "model.layers.0.self_attn.k_proj.weight"), [12, 24]);
     assert_eq!(shape("qwen3", "model.layers.0.self_attn.q_proj.weight"), [48, 16]);

@@ -39,10 +39,7 @@ const BFLOAT: f64 = 1.0 / 256.0;
 /// Every kernel that honours the request on the device.
 fn kernels(request: &AttentionRequest, device: &Device) -> Vec<AttentionKernel> {
     use AttentionKernel::{Auto, Blockwise, Composed, Fused};
-    [Auto, Composed, Blockwise, Fused]
-        .into_iter()
-        .filter(|kernel| supports(*kernel, request, device).is_ok())
-        .collect()
+    [Auto, Composed, Blockwise, Fused].into_iter().filter(|kernel| supports(*kernel, request, device).is_ok()).collect()
 }
 
 fn request(scores: [usize; 4], n_kv_heads: usize, device: &Device) -> AttentionRequest {
@@ -76,10 +73,7 @@ fn in_half_precision(mut check: impl FnMut(&str, FloatDType, f64, &Device)) {
             checked.insert((backend, dtype));
         }
     }
-    assert!(
-        checked.contains(&("flex", "f16")) && checked.contains(&("flex", "bf16")),
-        "only {checked:?} was checked"
-    );
+    assert!(checked.contains(&("flex", "f16")) && checked.contains(&("flex", "bf16")), "only {checked:?} was checked");
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -142,20 +136,10 @@ fn layer_norm_keeps_its_digits() {
                 let x: Tensor<1> = array_of(&case["x"]).tensor(&device);
                 let want = numbers(&case["output"]);
                 // Without parameters the norm takes another path than with them.
-                for kind in [
-                    NormKind::Layer,
-                    NormKind::LayerNoBias,
-                    NormKind::LayerNoAffine,
-                    NormKind::LayerPlusOne,
-                ] {
+                for kind in [NormKind::Layer, NormKind::LayerNoBias, NormKind::LayerNoAffine, NormKind::LayerPlusOne] {
                     let norm = NormConfig::new(kind).with_eps(eps).init(want.len(), &device);
                     let got = values(norm.forward(x.clone().unsqueeze::<2>()));
-                    assert_close(
-                        &format!("{backend}, {kind:?}, {case}"),
-                        &got,
-                        &want,
-                        PURE * largest(&want),
-                    );
+                    assert_close(&format!("{backend}, {kind:?}, {case}"), &got, &want, PURE * largest(&want));
                 }
             }
         }
@@ -167,10 +151,7 @@ fn rms_norm_in_both_forms() {
     let case = &functional()["rms_norm"];
     let eps = case["eps"].as_f64().expect("eps is a number");
     for (backend, device) in devices() {
-        for (kind, key) in [
-            (NormKind::Rms, "output"),
-            (NormKind::RmsPlusOne, "output_one_plus_weight"),
-        ] {
+        for (kind, key) in [(NormKind::Rms, "output"), (NormKind::RmsPlusOne, "output_one_plus_weight")] {
             let mut norm = NormConfig::new(kind).with_eps(eps).init(4, &device);
             norm.weight = Some(Param::from_tensor(array_of(&case["weight"]).tensor(&device)));
             let x: Tensor<1> = array_of(&case["x"]).tensor(&device);
@@ -188,27 +169,12 @@ fn norms_of_large_half_precision_numbers() {
     let mean = x.iter().sum::<f64>() / 4.0;
     let spread = |centre: f64| (x.iter().map(|x| (x - centre).powi(2)).sum::<f64>() / 4.0 + 1e-5).sqrt();
     in_half_precision(|name, dtype, rounding, device| {
-        for (kind, centre) in [
-            (NormKind::Layer, mean),
-            (NormKind::LayerNoAffine, mean),
-            (NormKind::Rms, 0.0),
-        ] {
+        for (kind, centre) in [(NormKind::Layer, mean), (NormKind::LayerNoAffine, mean), (NormKind::Rms, 0.0)] {
             let norm = NormConfig::new(kind).init(4, device);
-            let got = norm.forward(
-                Array {
-                    shape: vec![1, 4],
-                    values: x.to_vec(),
-                }
-                .tensor_of::<2>(dtype, device),
-            );
+            let got = norm.forward(Array { shape: vec![1, 4], values: x.to_vec() }.tensor_of::<2>(dtype, device));
             assert_eq!(got.dtype(), DType::from(dtype), "{name}: the type of the output");
             let want: Vec<f64> = x.iter().map(|x| (x - centre) / spread(centre)).collect();
-            assert_close(
-                &format!("{name}, {kind:?}"),
-                &values(got),
-                &want,
-                rounding * largest(&want),
-            );
+            assert_close(&format!("{name}, {kind:?}"), &values(got), &want, rounding * largest(&want));
         }
     });
 }
@@ -224,28 +190,13 @@ fn sinusoidal_positions() {
         let want = numbers(&cases["length_50_width_64"][key]);
         assert_close(key, &sinusoidal(position, 64)[..want.len()], &want, NINE_DIGITS);
     }
-    assert_close(
-        "odd width",
-        &sinusoidal(2, 5),
-        &numbers(&cases["width_5"]["row_2"]),
-        NINE_DIGITS,
-    );
+    assert_close("odd width", &sinusoidal(2, 5), &numbers(&cases["width_5"]["row_2"]), NINE_DIGITS);
 
     // As textbooks print them, with four digits.
     let printed = 5.1e-5;
     let row = |position: usize| sinusoidal(position, 64)[..6].to_vec();
-    assert_close(
-        "row 1",
-        &row(1),
-        &[0.8415, 0.5403, 0.6816, 0.7318, 0.5332, 0.8460],
-        printed,
-    );
-    assert_close(
-        "row 7",
-        &row(7),
-        &[0.6570, 0.7539, -0.8593, 0.5114, -0.7137, -0.7004],
-        printed,
-    );
+    assert_close("row 1", &row(1), &[0.8415, 0.5403, 0.6816, 0.7318, 0.5332, 0.8460], printed);
+    assert_close("row 7", &row(7), &[0.6570, 0.7539, -0.8593, 0.5114, -0.7137, -0.7004], printed);
     assert_close("row 0", &row(0), &[0.0, 1.0, 0.0, 1.0, 0.0, 1.0], 0.0);
 }
 
@@ -262,12 +213,7 @@ fn a_later_sinusoidal_position_is_a_rotation() {
                     .zip(turn.chunks(2))
                     .flat_map(|(at, by)| [at[0] * by[1] + at[1] * by[0], at[1] * by[1] - at[0] * by[0]])
                     .collect();
-                assert_close(
-                    &format!("width {width}, {t} + {k}"),
-                    &turned,
-                    &sinusoidal(t + k, width),
-                    1e-12,
-                );
+                assert_close(&format!("width {width}, {t} + {k}"), &turned, &sinusoidal(t + k, width), 1e-12);
             }
         }
     }
@@ -290,10 +236,7 @@ fn embeddings_add_sinusoidal_positions() {
             embedding.tokens = Param::from_tensor(Tensor::zeros([2, width], &device));
             let positions = [vec![Some(0), Some(1), Some(7)], vec![Some(2), Some(49), Some(3)]];
             let got = embedding.forward(&[vec![0, 1, 0], vec![1, 1, 0]], &positions, None);
-            let rows = positions
-                .iter()
-                .flatten()
-                .flat_map(|position| sinusoidal(position.unwrap(), width));
+            let rows = positions.iter().flatten().flat_map(|position| sinusoidal(position.unwrap(), width));
             assert_close(backend, &values(got), &rows.collect::<Vec<f64>>(), PURE);
         }
     }
@@ -305,18 +248,11 @@ fn scaling(case: &Value) -> RotaryScaling {
     let number = |key: &str| parameters[key].as_f64();
     let factor = || number("factor").expect("the case has a factor");
     let max_seq_len = case["max_position_embeddings"].as_u64().expect("a length") as usize;
-    let original = || {
-        parameters["original_max_position_embeddings"]
-            .as_u64()
-            .expect("a length") as usize
-    };
+    let original = || parameters["original_max_position_embeddings"].as_u64().expect("a length") as usize;
     match parameters["rope_type"].as_str().expect("a type") {
         "default" => RotaryScaling::None,
         "linear" => RotaryScaling::Linear { factor: factor() },
-        "dynamic" => RotaryScaling::Dynamic {
-            factor: factor(),
-            original_max_seq_len: max_seq_len,
-        },
+        "dynamic" => RotaryScaling::Dynamic { factor: factor(), original_max_seq_len: max_seq_len },
         "llama3" => RotaryScaling::Llama3 {
             factor: factor(),
             low_freq_factor: number("low_freq_factor").unwrap(),
@@ -355,12 +291,8 @@ fn rotary_frequencies_of_every_scaling() {
         let theta = case["theta"].as_f64().expect("theta is a number");
         let d_head = case["head_dim"].as_u64().expect("a size") as usize;
         let fraction = case["parameters"]["partial_rotary_factor"].as_f64().unwrap_or(1.0);
-        let rotary = RotaryConfig::new(theta)
-            .with_fraction(fraction)
-            .with_scaling(scaling(case));
-        rotary
-            .validate(d_head)
-            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let rotary = RotaryConfig::new(theta).with_fraction(fraction).with_scaling(scaling(case));
+        rotary.validate(d_head).unwrap_or_else(|error| panic!("{name}: {error}"));
         let len = case["length"].as_u64().unwrap_or(1) as usize;
         let found = rotary.frequencies(d_head, len);
 
@@ -370,12 +302,7 @@ fn rotary_frequencies_of_every_scaling() {
         let ratios: Vec<f64> = found.inverse.iter().zip(&want).map(|(got, want)| got / want).collect();
         assert_close(name, &ratios, &vec![1.0; want.len()], NINE_DIGITS);
         let factor = case["attention_factor"].as_f64().expect("a factor");
-        assert_close(
-            &format!("{name}: attention factor"),
-            &[found.attention_factor],
-            &[factor],
-            NINE_DIGITS * factor,
-        );
+        assert_close(&format!("{name}: attention factor"), &[found.attention_factor], &[factor], NINE_DIGITS * factor);
     }
 }
 
@@ -397,17 +324,9 @@ fn rotations_in_both_layouts() {
             let at = ((3 + 1) * 4 + 2) * 8;
             all[at..at + 8].copy_from_slice(&x);
             let positions = [vec![5, 0, 9, 1], vec![8, 2, position, 6]];
-            let all = Array {
-                shape: vec![2, 3, 4, 8],
-                values: all,
-            };
+            let all = Array { shape: vec![2, 3, 4, 8], values: all };
             let turned = config.angles(8, &positions, &device).apply(all.tensor(&device));
-            assert_close(
-                &format!("{backend}: {key}"),
-                &values(turned)[at..at + 8],
-                &want,
-                PURE * largest(&want),
-            );
+            assert_close(&format!("{backend}: {key}"), &values(turned)[at..at + 8], &want, PURE * largest(&want));
         }
     }
     let [half, interleaved, part] = ["half", "interleaved", "half_first_4"].map(|key| numbers(&case[key]));
@@ -424,40 +343,24 @@ fn rotary_angles_of_distant_positions() {
     // Feature 1 turns with the second frequency, together with feature 17.
     let turned = |dtype: FloatDType, device: &Device| -> Vec<f64> {
         let one = (0..3 * 32).map(|index| f64::from(u8::from(index % 32 == 1)));
-        let x = Array {
-            shape: vec![1, 1, 3, 32],
-            values: one.collect(),
-        }
-        .tensor_of(dtype, device);
+        let x = Array { shape: vec![1, 1, 3, 32], values: one.collect() }.tensor_of(dtype, device);
         let y = rotary.angles(32, &[positions.to_vec()], device).apply(x);
         assert_eq!(y.dtype(), DType::from(dtype), "the type of the output");
         let y = values(y);
         (0..3).flat_map(|row| [y[row * 32 + 1], y[row * 32 + 17]]).collect()
     };
     let frequency = 1e4_f64.powf(-2.0 / 32.0);
-    let exact: Vec<f64> = positions
-        .iter()
-        .map(|p| *p as f64 * frequency)
-        .flat_map(|a| [a.cos(), a.sin()])
-        .collect();
+    let exact: Vec<f64> = positions.iter().map(|p| *p as f64 * frequency).flat_map(|a| [a.cos(), a.sin()]).collect();
     // The frequency and its product with the position are each rounded to 32 bits.
     let bound = EPSILON * 4097.0 * frequency + EPSILON;
     for (backend, device) in devices() {
-        assert_close(
-            &format!("{backend}, f32"),
-            &turned(FloatDType::F32, &device),
-            &exact,
-            bound,
-        );
+        assert_close(&format!("{backend}, f32"), &turned(FloatDType::F32, &device), &exact, bound);
     }
     in_half_precision(|name, dtype, rounding, device| {
         assert_close(name, &turned(dtype, device), &exact, bound + rounding);
     });
     let rounded = (144.0_f64.cos() - exact[0]).abs();
-    assert!(
-        rounded > 10.0 * BFLOAT,
-        "an angle rounded to bfloat16 moves the cosine by only {rounded}"
-    );
+    assert!(rounded > 10.0 * BFLOAT, "an angle rounded to bfloat16 moves the cosine by only {rounded}");
 }
 
 #[test]
@@ -477,37 +380,21 @@ fn slopes_of_linear_biases() {
 fn linear_biases_follow_key_positions() {
     let positions = [vec![0, 0, 1, 2], vec![0, 1, 2, 3]];
     for (backend, device) in devices() {
-        for (alibi, factor) in [
-            (AlibiConfig::default(), 1.0),
-            (
-                AlibiConfig {
-                    scaled: true,
-                    ..AlibiConfig::default()
-                },
-                0.25,
-            ),
-        ] {
+        for (alibi, factor) in
+            [(AlibiConfig::default(), 1.0), (AlibiConfig { scaled: true, ..AlibiConfig::default() }, 0.25)]
+        {
             let bias = alibi.bias(3, &positions, 0.25, &device);
             assert_eq!(bias.dims(), [2, 3, 1, 4]);
             let bias = values(bias);
-            let to_last = bias
-                .chunks(4)
-                .flat_map(|row| row.iter().map(|bias| bias - row[3]).collect::<Vec<_>>());
+            let to_last = bias.chunks(4).flat_map(|row| row.iter().map(|bias| bias - row[3]).collect::<Vec<_>>());
             let want = positions.iter().flat_map(|row| {
                 let slopes = [0.0625, 0.003_906_25, 0.25];
                 slopes.into_iter().flat_map(move |slope| {
-                    row.iter()
-                        .map(move |p| factor * slope * (*p as f64 - row[3] as f64))
-                        .collect::<Vec<_>>()
+                    row.iter().map(move |p| factor * slope * (*p as f64 - row[3] as f64)).collect::<Vec<_>>()
                 })
             });
             let want: Vec<f64> = want.collect();
-            assert_close(
-                &format!("{backend}, {alibi:?}"),
-                &to_last.collect::<Vec<_>>(),
-                &want,
-                PURE,
-            );
+            assert_close(&format!("{backend}, {alibi:?}"), &to_last.collect::<Vec<_>>(), &want, PURE);
         }
     }
 }
@@ -542,33 +429,17 @@ fn attention_over_five_keys() {
                 let name = case["name"].as_str().expect("a case has a name");
                 let want = numbers(&case["output"]);
                 let softcap = case["softcap"].as_f64();
-                let pairs = |key: &str| Array {
-                    shape: vec![1, 1, 3, 5],
-                    ..array_of(&case[key])
-                };
+                let pairs = |key: &str| Array { shape: vec![1, 1, 3, 5], ..array_of(&case[key]) };
                 let (hidden, lowered) = (pairs("hidden"), pairs("lowest_added"));
                 let added = |at: &Array, amount: f64| -> Option<Tensor<4>> {
-                    let bias = at
-                        .values
-                        .iter()
-                        .map(|at| if *at == 0.0 { 0.0 } else { amount })
-                        .collect();
-                    (largest(&at.values) > 0.0).then(|| {
-                        Array {
-                            values: bias,
-                            ..at.clone()
-                        }
-                        .tensor(&device)
-                    })
+                    let bias = at.values.iter().map(|at| if *at == 0.0 { 0.0 } else { amount }).collect();
+                    (largest(&at.values) > 0.0).then(|| Array { values: bias, ..at.clone() }.tensor(&device))
                 };
                 let lowest = added(&lowered, f64::from(f32::MIN));
 
                 // The same thing said in three ways: as structure, pair by pair, and as a bias of minus infinity.
-                let mut ways = vec![(
-                    "pairs",
-                    AttentionMask::none().with_explicit(hidden.mask(&device)),
-                    lowest.clone(),
-                )];
+                let mut ways =
+                    vec![("pairs", AttentionMask::none().with_explicit(hidden.mask(&device)), lowest.clone())];
                 ways.extend(structure(name, &set).map(|mask| ("structure", mask, lowest.clone())));
                 if lowest.is_none() {
                     ways.push(("bias", AttentionMask::none(), added(&hidden, f64::NEG_INFINITY)));
@@ -581,11 +452,7 @@ fn attention_over_five_keys() {
                         ..request([1, 1, 3, 5], 1, &device)
                     };
                     for kernel in kernels(&request, &device) {
-                        let options = ScoreOptions {
-                            kernel,
-                            softcap,
-                            ..ScoreOptions::default()
-                        };
+                        let options = ScoreOptions { kernel, softcap, ..ScoreOptions::default() };
                         let got = set.attend(&mask, bias.as_ref(), &options);
                         let autodiff = if device.is_autodiff() { " with autodiff" } else { "" };
                         let name = format!("{backend}{autodiff}, {kernel:?}, {name} as {way}");
@@ -602,35 +469,18 @@ fn grouped_heads_share_neighbouring_queries() {
     let case = &functional()["attention_gqa"];
     let [q, k, v] = ["q", "k", "v"].map(|key| {
         let Array { shape, values } = array_of(&case[key]);
-        Array {
-            shape: [vec![1], shape].concat(),
-            values,
-        }
+        Array { shape: [vec![1], shape].concat(), values }
     });
     let want = numbers(&case["output"]);
     for (backend, device) in devices() {
-        for (mask, key) in [
-            (AttentionMask::none(), "output"),
-            (AttentionMask::causal(), "output_causal"),
-        ] {
-            let request = AttentionRequest {
-                masked: !mask.is_none(),
-                ..request([1, 4, 3, 5], 2, &device)
-            };
+        for (mask, key) in [(AttentionMask::none(), "output"), (AttentionMask::causal(), "output_causal")] {
+            let request = AttentionRequest { masked: !mask.is_none(), ..request([1, 4, 3, 5], 2, &device) };
             for kernel in kernels(&request, &device) {
-                let options = ScoreOptions {
-                    kernel,
-                    ..ScoreOptions::default()
-                };
+                let options = ScoreOptions { kernel, ..ScoreOptions::default() };
                 let (q, k, v) = (q.tensor(&device), k.tensor(&device), v.tensor(&device));
                 let got = values(scaled_dot_product_attention(q, k, v, &mask, None, &options).context);
                 let want = numbers(&case[key]);
-                assert_close(
-                    &format!("{backend}, {kernel:?}, {key}"),
-                    &got,
-                    &want,
-                    PURE * largest(&want),
-                );
+                assert_close(&format!("{backend}, {kernel:?}, {key}"), &got, &want, PURE * largest(&want));
             }
         }
         // Heads handed out in turn (0, 1, 0, 1) give something else.
@@ -644,12 +494,7 @@ fn grouped_heads_share_neighbouring_queries() {
             None,
             &options,
         );
-        assert_apart(
-            "heads in turn",
-            &values(tiled.context),
-            &want,
-            100.0 * PURE * largest(&want),
-        );
+        assert_apart("heads in turn", &values(tiled.context), &want, 100.0 * PURE * largest(&want));
     }
 }
 
@@ -659,26 +504,12 @@ fn scores_that_pass_the_largest_half() {
     in_half_precision(|name, dtype, rounding, device| {
         let rows = |rows: &[f64]| {
             let values = rows.iter().flat_map(|row| [*row; 64]).collect();
-            Array {
-                shape: vec![1, 1, rows.len(), 64],
-                values,
-            }
-            .tensor_of::<4>(dtype, device)
+            Array { shape: vec![1, 1, rows.len(), 64], values }.tensor_of::<4>(dtype, device)
         };
-        let v = Array {
-            shape: vec![1, 1, 2, 2],
-            values: vec![1.0, 2.0, 3.0, 4.0],
-        };
+        let v = Array { shape: vec![1, 1, 2, 2], values: vec![1.0, 2.0, 3.0, 4.0] };
         for kernel in kernels(&request([1, 1, 1, 2], 1, device), device) {
-            for (keys, want) in [
-                ([40.0, 20.0], [1.0, 2.0]),
-                ([40.0, 40.0], [2.0, 3.0]),
-                ([20.0, 40.0], [3.0, 4.0]),
-            ] {
-                let options = ScoreOptions {
-                    kernel,
-                    ..ScoreOptions::default()
-                };
+            for (keys, want) in [([40.0, 20.0], [1.0, 2.0]), ([40.0, 40.0], [2.0, 3.0]), ([20.0, 40.0], [3.0, 4.0])] {
+                let options = ScoreOptions { kernel, ..ScoreOptions::default() };
                 let v = v.tensor_of(dtype, device);
                 let mask = AttentionMask::none();
                 let output = scaled_dot_product_attention(rows(&[40.0]), rows(&keys), v, &mask, None, &options);
@@ -700,41 +531,19 @@ fn attention_in_half_precision_rounds_once() {
     in_half_precision(|name, dtype, rounding, device| {
         let mut numbers = Numbers::new(5);
         let mut half = |heads: usize, len: usize| numbers.tensor::<4>([batch, heads, len, d_head], device).cast(dtype);
-        let (q, k, v) = (
-            half(n_heads, query_len),
-            half(n_kv_heads, key_len),
-            half(n_kv_heads, key_len),
-        );
+        let (q, k, v) = (half(n_heads, query_len), half(n_kv_heads, key_len), half(n_kv_heads, key_len));
         let mask = AttentionMask::causal().with_window(4);
         let scores = [batch, n_heads, query_len, key_len];
         let wide = |x: &Tensor<4>| x.clone().cast(FloatDType::F32);
-        let composed = ScoreOptions {
-            kernel: AttentionKernel::Composed,
-            ..ScoreOptions::default()
-        };
+        let composed = ScoreOptions { kernel: AttentionKernel::Composed, ..ScoreOptions::default() };
         let want = scaled_dot_product_attention(wide(&q), wide(&k), wide(&v), &mask, None, &composed);
         let want = values(want.context);
-        let request = AttentionRequest {
-            masked: true,
-            ..request(scores, n_kv_heads, device)
-        };
+        let request = AttentionRequest { masked: true, ..request(scores, n_kv_heads, device) };
         for kernel in kernels(&request, device) {
-            let options = ScoreOptions {
-                kernel,
-                ..ScoreOptions::default()
-            };
+            let options = ScoreOptions { kernel, ..ScoreOptions::default() };
             let output = scaled_dot_product_attention(q.clone(), k.clone(), v.clone(), &mask, None, &options);
-            assert_eq!(
-                output.context.dtype(),
-                DType::from(dtype),
-                "{name}: the type of the output"
-            );
-            assert_close(
-                &format!("{name}, {kernel:?}"),
-                &values(output.context),
-                &want,
-                rounding * largest(&want),
-            );
+            assert_eq!(output.context.dtype(), DType::from(dtype), "{name}: the type of the output");
+            assert_close(&format!("{name}, {kernel:?}"), &values(output.context), &want, rounding * largest(&want));
         }
     });
 }
@@ -750,21 +559,15 @@ fn linear_biases_keep_their_digits_far_from_the_start() {
         let (q, k, v) = (tensor(), tensor(), tensor());
         let positions = (start..start + len).collect();
         let bias = AlibiConfig::default().bias(n_heads, &[positions], 1.0, device);
-        let options = ScoreOptions {
-            kernel,
-            ..ScoreOptions::default()
-        };
+        let options = ScoreOptions { kernel, ..ScoreOptions::default() };
         values(scaled_dot_product_attention(q, k, v, &AttentionMask::causal(), Some(&bias), &options).context)
     };
     let far = 3000;
     // Half of the largest slope, 0.25, times the position is rounded to 32 bits; the values are about 2.
     let bound = 4.0 * EPSILON * 0.25 * far as f64;
     let all_kernels = |device: &Device| {
-        let request = AttentionRequest {
-            masked: true,
-            biased: true,
-            ..request([1, n_heads, len, len], n_heads, device)
-        };
+        let request =
+            AttentionRequest { masked: true, biased: true, ..request([1, n_heads, len, len], n_heads, device) };
         kernels(&request, device)
     };
     for (backend, device) in devices() {
@@ -776,12 +579,7 @@ fn linear_biases_keep_their_digits_far_from_the_start() {
     in_half_precision(|name, dtype, rounding, device| {
         for kernel in all_kernels(device) {
             let [near, far] = [0, far].map(|start| attend(start, dtype, kernel, device));
-            assert_close(
-                &format!("{name}, {kernel:?}"),
-                &far,
-                &near,
-                bound + 2.0 * rounding * largest(&near),
-            );
+            assert_close(&format!("{name}, {kernel:?}"), &far, &near, bound + 2.0 * rounding * largest(&near));
         }
     });
 }

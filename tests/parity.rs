@@ -10,17 +10,11 @@ use burnformer::parity::{Difference, ParityOptions, ParityReport, run, run_with_
 
 /// The backends of this build that find a device here.
 fn backends() -> Vec<DeviceName> {
-    Backend::compiled()
-        .map(DeviceName::new)
-        .filter(|name| name.open().is_ok())
-        .collect()
+    Backend::compiled().map(DeviceName::new).filter(|name| name.open().is_ok()).collect()
 }
 
 fn cpu() -> Vec<DeviceName> {
-    backends()
-        .into_iter()
-        .filter(|name| matches!(name.backend(), Backend::Flex | Backend::NdArray))
-        .collect()
+    backends().into_iter().filter(|name| matches!(name.backend(), Backend::Flex | Backend::NdArray)).collect()
 }
 
 fn failures(report: &ParityReport) -> String {
@@ -30,36 +24,19 @@ fn failures(report: &ParityReport) -> String {
 
 #[test]
 fn every_backend_agrees_with_the_oracle() {
-    let options = ParityOptions {
-        backends: backends(),
-        gradients: true,
-        model: None,
-    };
+    let options = ParityOptions { backends: backends(), gradients: true, model: None };
     let report = run(&options, &mut |_| ()).unwrap();
     assert!(report.ok, "rows out of bounds:{}", failures(&report));
-    assert!(
-        report
-            .rows
-            .iter()
-            .all(|row| row.max_abs.is_finite() && row.rel_l2.is_finite())
-    );
+    assert!(report.rows.iter().all(|row| row.max_abs.is_finite() && row.rel_l2.is_finite()));
 
     // Every backend has every case; only the fused kernels are not everywhere.
     let mut cases: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for row in &report.rows {
-        assert!(
-            cases.entry(&row.backend).or_default().insert(&row.case),
-            "`{}` comes twice",
-            row.case
-        );
+        assert!(cases.entry(&row.backend).or_default().insert(&row.case), "`{}` comes twice", row.case);
     }
     assert_eq!(cases.len(), options.backends.len());
     let everywhere = |names: &BTreeSet<&str>| -> BTreeSet<String> {
-        names
-            .iter()
-            .filter(|name| !name.starts_with("attention/fused/"))
-            .map(ToString::to_string)
-            .collect()
+        names.iter().filter(|name| !name.starts_with("attention/fused/")).map(ToString::to_string).collect()
     };
     let expected = everywhere(cases.values().next().unwrap());
     for (backend, names) in &cases {
@@ -90,21 +67,13 @@ fn every_backend_agrees_with_the_oracle() {
 fn every_option_moves_the_answer_by_a_hundred_tolerances() {
     let found = sensitivities().unwrap();
     assert!(found.len() >= 150, "{} options", found.len());
-    let weak: String = found
-        .iter()
-        .filter(|s| s.moved < 100.0 * s.allowed)
-        .map(|s| format!("\n  {s:?}"))
-        .collect();
+    let weak: String = found.iter().filter(|s| s.moved < 100.0 * s.allowed).map(|s| format!("\n  {s:?}")).collect();
     assert!(weak.is_empty(), "options that move too little:{weak}");
 }
 
 #[test]
 fn a_wrong_weight_is_found() {
-    let options = ParityOptions {
-        backends: cpu(),
-        gradients: false,
-        model: None,
-    };
+    let options = ParityOptions { backends: cpu(), gradients: false, model: None };
     let report = run_with_fault(&options, 0.01, &mut |_| ()).unwrap();
     assert!(!report.ok);
     for row in &report.rows {
@@ -140,23 +109,12 @@ fn what_is_not_a_number_is_never_within() {
 fn a_model_of_the_users_is_compared() {
     let cases_of = |preset: &str, backends: Vec<DeviceName>| {
         let model = Some(ModelConfig::preset(preset).unwrap());
-        let report = run(
-            &ParityOptions {
-                backends,
-                gradients: true,
-                model,
-            },
-            &mut |_| (),
-        )
-        .unwrap();
+        let report = run(&ParityOptions { backends, gradients: true, model }, &mut |_| ()).unwrap();
         assert!(report.ok, "{preset}:{}", failures(&report));
         report.rows.into_iter().map(|row| row.case).collect::<BTreeSet<_>>()
     };
     let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
-    assert_eq!(
-        cases_of("encoder-layer", cpu()),
-        names(&["model", "model: autodiff", "model: gradients"])
-    );
+    assert_eq!(cases_of("encoder-layer", cpu()), names(&["model", "model: autodiff", "model: gradients"]));
     assert_eq!(
         cases_of("gpt3-175b", cpu()),
         names(&["", ": autodiff", ": gradients", ", cached"])
@@ -164,28 +122,15 @@ fn a_model_of_the_users_is_compared() {
             .map(|suffix| format!("model, shrunk to 2 layers of width 48{suffix}"))
             .collect()
     );
-    let options = ParityOptions {
-        backends: Vec::new(),
-        gradients: false,
-        model: None,
-    };
-    assert!(
-        run(&options, &mut |_| ())
-            .unwrap_err()
-            .to_string()
-            .contains("no backend")
-    );
+    let options = ParityOptions { backends: Vec::new(), gradients: false, model: None };
+    assert!(run(&options, &mut |_| ()).unwrap_err().to_string().contains("no backend"));
 }
 
 #[test]
 fn progress_gets_every_row() {
     let model = Some(ModelConfig::preset("encoder-layer").unwrap());
     let mut seen = Vec::new();
-    let options = ParityOptions {
-        backends: cpu(),
-        gradients: true,
-        model,
-    };
+    let options = ParityOptions { backends: cpu(), gradients: true, model };
     let report = run(&options, &mut |row| seen.push(row.clone())).unwrap();
     assert_eq!(report.rows, seen);
 }

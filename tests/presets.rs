@@ -47,12 +47,7 @@ const COUNTS: &[(&str, u64)] = &[
 ];
 
 /// Presets that no published checkpoint belongs to.
-const WITHOUT_CHECKPOINT: [&str; 4] = [
-    "attention-block",
-    "encoder-layer",
-    "transformer-base-encoder",
-    "gpt3-175b",
-];
+const WITHOUT_CHECKPOINT: [&str; 4] = ["attention-block", "encoder-layer", "transformer-base-encoder", "gpt3-175b"];
 
 fn preset(name: &str) -> ModelConfig {
     ModelConfig::preset(name).unwrap_or_else(|error| panic!("{error}"))
@@ -64,10 +59,7 @@ fn every_preset_loads_and_is_valid() {
         let config = preset(name);
         config.validate().unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(config.description.is_some(), "{name} has no description");
-        assert!(
-            config.source.is_some(),
-            "{name} does not say where its numbers come from"
-        );
+        assert!(config.source.is_some(), "{name} does not say where its numbers come from");
     }
 }
 
@@ -133,34 +125,16 @@ fn windows_are_where_the_models_have_them() {
     for (layer, pattern) in gemma_3.iter().enumerate() {
         let is_full = [5, 11, 17, 23].contains(&layer);
         assert_eq!(pattern.window, (!is_full).then_some(512), "layer {layer}");
-        assert_eq!(
-            pattern.rotary,
-            if is_full {
-                LayerRotary::Global
-            } else {
-                LayerRotary::Local
-            },
-            "layer {layer}"
-        );
+        assert_eq!(pattern.rotary, if is_full { LayerRotary::Global } else { LayerRotary::Local }, "layer {layer}");
     }
     for (name, window) in [("mistral-7b", 4096), ("phi-3-mini", 2047), ("starcoder2-3b", 4096)] {
-        assert!(
-            preset(name)
-                .layer_patterns()
-                .iter()
-                .all(|pattern| pattern.window == Some(window)),
-            "{name}"
-        );
+        assert!(preset(name).layer_patterns().iter().all(|pattern| pattern.window == Some(window)), "{name}");
     }
 }
 
 #[test]
 fn an_unknown_name_is_answered_with_the_nearest() {
-    for (slip, near) in [
-        ("gtp2", "gpt2"),
-        ("lama-2-7b", "llama-2-7b"),
-        ("Gemma-3-1b", "gemma-3-1b"),
-    ] {
+    for (slip, near) in [("gtp2", "gpt2"), ("lama-2-7b", "llama-2-7b"), ("Gemma-3-1b", "gemma-3-1b")] {
         let message = preset_text(slip).expect_err("there is no such preset").to_string();
         assert!(message.contains(&format!("`{slip}`")), "{message}");
         assert!(message.contains(&format!("did you mean `{near}`?")), "{message}");
@@ -205,11 +179,7 @@ mod built {
         for name in preset_names() {
             let config = shrunken(name);
             config.validate().unwrap_or_else(|error| panic!("{name}: {error}"));
-            assert_eq!(
-                config.init(&device).num_params() as u64,
-                config.n_parameters(),
-                "{name}"
-            );
+            assert_eq!(config.init(&device).num_params() as u64, config.n_parameters(), "{name}");
         }
     }
 }

@@ -51,12 +51,7 @@ const STEP: f64 = 1e-5;
 
 /// So many cases from a seed that stays.
 fn cases(cases: u32) -> ProptestConfig {
-    ProptestConfig {
-        cases,
-        rng_seed: RngSeed::Fixed(55),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
+    ProptestConfig { cases, rng_seed: RngSeed::Fixed(55), failure_persistence: None, ..ProptestConfig::default() }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -71,15 +66,10 @@ const PADDING: i64 = 7;
 
 /// Every way of knowing positions, none included.
 fn positions() -> Vec<Positions> {
-    let interleaved = RotaryConfig::new(500.0)
-        .with_fraction(0.5)
-        .with_style(RotaryStyle::Interleaved);
+    let interleaved = RotaryConfig::new(500.0).with_fraction(0.5).with_style(RotaryStyle::Interleaved);
     vec![
         Positions::None,
-        Positions::Learned(LearnedPositions {
-            offset: 2,
-            padding_id: None,
-        }),
+        Positions::Learned(LearnedPositions { offset: 2, padding_id: None }),
         Positions::Sinusoidal,
         Positions::rotary(RotaryConfig::new(100.0)),
         Positions::rotary(interleaved),
@@ -88,9 +78,7 @@ fn positions() -> Vec<Positions> {
 }
 
 fn model_config(kind: ModelKind, heads: (usize, usize), positions: Positions) -> ModelConfig {
-    let attention = MultiHeadAttentionConfig::new(D_MODEL, heads.0)
-        .with_n_kv_heads(heads.1)
-        .with_d_head(4);
+    let attention = MultiHeadAttentionConfig::new(D_MODEL, heads.0).with_n_kv_heads(heads.1).with_d_head(4);
     ModelConfig::new(kind, 2, LONGEST, attention, FeedForwardConfig::new(D_MODEL, 14))
         .with_embedding(EmbeddingConfig::new(VOCAB))
         .with_positions(positions)
@@ -105,32 +93,13 @@ fn decoders() -> impl Strategy<Value = (ModelConfig, u64)> {
         (1_usize..7).prop_map(|window| vec![Some(window)]),
         (1_usize..7).prop_map(|window| vec![Some(window), None]),
     ];
-    let placement = select(vec![
-        NormPlacement::Pre,
-        NormPlacement::Post,
-        NormPlacement::Sandwich,
-        NormPlacement::Output,
-    ]);
-    let kernel = select(vec![
-        AttentionKernel::Auto,
-        AttentionKernel::Composed,
-        AttentionKernel::Blockwise,
-    ]);
+    let placement =
+        select(vec![NormPlacement::Pre, NormPlacement::Post, NormPlacement::Sandwich, NormPlacement::Output]);
+    let kernel = select(vec![AttentionKernel::Auto, AttentionKernel::Composed, AttentionKernel::Blockwise]);
     let heads = select(vec![(3, 3), (4, 2), (6, 3), (5, 1)]);
-    (
-        select(positions()),
-        heads,
-        layers,
-        placement,
-        kernel,
-        any::<bool>(),
-        any::<u64>(),
-    )
-        .prop_map(|(positions, heads, windows, placement, kernel, gated, seed)| {
-            let layers = windows.into_iter().map(|window| LayerPattern {
-                window,
-                ..LayerPattern::default()
-            });
+    (select(positions()), heads, layers, placement, kernel, any::<bool>(), any::<u64>()).prop_map(
+        |(positions, heads, windows, placement, kernel, gated, seed)| {
+            let layers = windows.into_iter().map(|window| LayerPattern { window, ..LayerPattern::default() });
             let mut config = model_config(ModelKind::Decoder, heads, positions)
                 .with_layers(layers.collect::<Vec<_>>())
                 .with_block(BlockLayout::new(placement));
@@ -139,7 +108,8 @@ fn decoders() -> impl Strategy<Value = (ModelConfig, u64)> {
                 feed_forward.gated = gated;
             }
             (config, seed)
-        })
+        },
+    )
 }
 
 fn build(config: &ModelConfig, seed: u64) -> Transformer {
@@ -274,21 +244,11 @@ fn caches_and_padding_matter() {
         let tolerance = MODEL * largest(&whole);
 
         let late = logits(&model, &ModelInput::tokens(&[rows[0][3..].to_vec()]));
-        assert_apart(
-            &format!("{positions:?} without a cache"),
-            &late,
-            &whole[3 * VOCAB..],
-            100.0 * tolerance,
-        );
+        assert_apart(&format!("{positions:?} without a cache"), &late, &whole[3 * VOCAB..], 100.0 * tolerance);
 
         let padded = [vec![PADDING; 3], rows[0].clone()].concat();
         let visible = logits(&model, &ModelInput::tokens(&[padded]));
-        assert_apart(
-            &format!("{positions:?} with visible padding"),
-            &visible[3 * VOCAB..],
-            &whole,
-            100.0 * tolerance,
-        );
+        assert_apart(&format!("{positions:?} with visible padding"), &visible[3 * VOCAB..], &whole, 100.0 * tolerance);
     }
 }
 
@@ -296,23 +256,14 @@ fn caches_and_padding_matter() {
 // Scaled dot-product attention
 // ---------------------------------------------------------------------------------------------------------------------
 
-const KERNELS: [AttentionKernel; 4] = [
-    AttentionKernel::Auto,
-    AttentionKernel::Composed,
-    AttentionKernel::Blockwise,
-    AttentionKernel::Fused,
-];
+const KERNELS: [AttentionKernel; 4] =
+    [AttentionKernel::Auto, AttentionKernel::Composed, AttentionKernel::Blockwise, AttentionKernel::Fused];
 
 /// The weights of attention through any kernel: with the unit matrix as values, the output is the weights.
 fn weights(query: Tensor<4>, key: Tensor<4>, mask: &AttentionMask, kernel: AttentionKernel) -> Vec<f64> {
     let [batch, n_kv_heads, key_len, _] = key.dims();
-    let unit = Tensor::<2>::eye(key_len, &key.device())
-        .unsqueeze::<4>()
-        .expand([batch, n_kv_heads, key_len, key_len]);
-    let options = ScoreOptions {
-        kernel,
-        ..ScoreOptions::default()
-    };
+    let unit = Tensor::<2>::eye(key_len, &key.device()).unsqueeze::<4>().expand([batch, n_kv_heads, key_len, key_len]);
+    let options = ScoreOptions { kernel, ..ScoreOptions::default() };
     values(scaled_dot_product_attention(query, key, unit, mask, None, &options).context)
 }
 
@@ -589,17 +540,8 @@ fn settings(device: &Device) -> Vec<Setting> {
     let block = |attention, activation, placement| {
         TransformerBlockConfig::new(attention, feed_forward(activation)).with_layout(BlockLayout::new(placement))
     };
-    let qk_norm = |scope, kind| QkNorm {
-        scope,
-        norm: NormConfig::new(kind),
-    };
-    let plain = |name, config, mask| Setting {
-        name,
-        config,
-        mask,
-        rotary: None,
-        alibi: false,
-    };
+    let qk_norm = |scope, kind| QkNorm { scope, norm: NormConfig::new(kind) };
+    let plain = |name, config, mask| Setting { name, config, mask, rotary: None, alibi: false };
     let padding = || {
         let hidden = [[true, false, false, true, false], [false, false, true, false, false]];
         Tensor::<2, Bool>::from_data(TensorData::from(hidden), device)
@@ -649,12 +591,8 @@ fn settings(device: &Device) -> Vec<Setting> {
         },
         Setting {
             name: "parallel with one norm, squared relu, neighbours turn",
-            config: block(
-                attention().with_clip_qkv(1.0),
-                Activation::ReluSquared,
-                NormPlacement::Pre,
-            )
-            .with_layout(parallel(BlockTopology::ParallelSharedNorm)),
+            config: block(attention().with_clip_qkv(1.0), Activation::ReluSquared, NormPlacement::Pre)
+                .with_layout(parallel(BlockTopology::ParallelSharedNorm)),
             mask: AttentionMask::none(),
             rotary: Some(RotaryConfig::new(10.0).with_style(RotaryStyle::Interleaved)),
             alibi: false,
@@ -681,13 +619,8 @@ fn settings(device: &Device) -> Vec<Setting> {
 fn loss(setting: &Setting, block: &TransformerBlock, x: &Tensor<3>) -> Tensor<1> {
     let device = x.device();
     let positions = || vec![(0..LEN).collect::<Vec<_>>()];
-    let angles = setting
-        .rotary
-        .as_ref()
-        .map(|rotary| rotary.angles(block_d_head(setting), &positions(), &device));
-    let bias = setting
-        .alibi
-        .then(|| AlibiConfig::default().bias(2, &positions(), 1.0, &device));
+    let angles = setting.rotary.as_ref().map(|rotary| rotary.angles(block_d_head(setting), &positions(), &device));
+    let bias = setting.alibi.then(|| AlibiConfig::default().bias(2, &positions(), 1.0, &device));
     let mut numbers = Numbers::new(77);
     let mut fixed = |shape: [usize; 3]| numbers.tensor::<3>(shape, &device).cast(FloatDType::F64);
     let (direction, states) = (fixed([2, LEN, WIDTH]), fixed([2, 4, 3]));
@@ -721,18 +654,11 @@ fn slopes(block: &TransformerBlock, gradients: &Gradients) -> Vec<(String, Vec<f
         }
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let path = self.path.join(".");
-            let gradient = param
-                .val()
-                .grad(self.gradients)
-                .unwrap_or_else(|| panic!("{path} has no gradient"));
+            let gradient = param.val().grad(self.gradients).unwrap_or_else(|| panic!("{path} has no gradient"));
             self.found.push((path, values(gradient)));
         }
     }
-    let mut collect = Collect {
-        gradients,
-        path: Vec::new(),
-        found: Vec::new(),
-    };
+    let mut collect = Collect { gradients, path: Vec::new(), found: Vec::new() };
     block.visit(&mut collect);
     collect.found
 }
@@ -748,18 +674,10 @@ fn moved(block: TransformerBlock, parameter: usize, element: usize, by: f64) -> 
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let is_it = self.left == 0;
             self.left = self.left.wrapping_sub(1);
-            if is_it {
-                param.map(|tensor| moved_tensor(&tensor, self.element, self.by))
-            } else {
-                param
-            }
+            if is_it { param.map(|tensor| moved_tensor(&tensor, self.element, self.by)) } else { param }
         }
     }
-    block.map(&mut Move {
-        left: parameter,
-        element,
-        by,
-    })
+    block.map(&mut Move { left: parameter, element, by })
 }
 
 fn moved_tensor<const D: usize>(tensor: &Tensor<D>, element: usize, by: f64) -> Tensor<D> {
@@ -797,12 +715,7 @@ fn gradients_are_the_slopes_of_the_function() {
                 for element in sample(analytic.len()) {
                     let at = |by: f64| value(&moved(block.clone(), index, element, by), &x);
                     let want = central(at(STEP), at(-STEP));
-                    assert_close(
-                        &format!("{name}: {path}[{element}]"),
-                        &[analytic[element]],
-                        &[want],
-                        tolerance,
-                    );
+                    assert_close(&format!("{name}: {path}[{element}]"), &[analytic[element]], &[want], tolerance);
                 }
                 // What a bias adds to every key alike cancels out in the softmax where keys do not turn; all else must
                 // matter.
@@ -811,22 +724,14 @@ fn gradients_are_the_slopes_of_the_function() {
                     None => path.ends_with("key.bias"),
                 };
                 let cancels = is_key_bias && setting.rotary.is_none();
-                assert!(
-                    cancels || largest(analytic) > 1e3 * SLOPE,
-                    "{name}: {path} changes nothing"
-                );
+                assert!(cancels || largest(analytic) > 1e3 * SLOPE, "{name}: {path} changes nothing");
             }
             let analytic = values(leaf.grad(&gradients).expect("the input has a gradient"));
             for element in sample(analytic.len()) {
                 let at = |by: f64| value(&block, &moved_tensor(&x, element, by));
                 let want = central(at(STEP), at(-STEP));
                 let tolerance = SLOPE * largest(&analytic).max(1.0);
-                assert_close(
-                    &format!("{name}: x[{element}]"),
-                    &[analytic[element]],
-                    &[want],
-                    tolerance,
-                );
+                assert_close(&format!("{name}: x[{element}]"), &[analytic[element]], &[want], tolerance);
             }
         }
     }

@@ -37,16 +37,7 @@ const CHUNKS: [&[usize]; 5] = [&[9], &[4, 5], &[3, 3, 3], &[1; 9], &[8, 1]];
 
 /// One checkpoint per kind of block: post-norm, learned positions, rotary with grouped heads, sandwich norms with
 /// windows and caps, parallel, norms on outputs, linear biases, and parallel with one norm.
-const KINDS: [&str; 8] = [
-    "bert_bare",
-    "gpt2",
-    "llama",
-    "gemma2",
-    "gpt_neox",
-    "olmo2",
-    "bloom",
-    "falcon",
-];
+const KINDS: [&str; 8] = ["bert_bare", "gpt2", "llama", "gemma2", "gpt_neox", "olmo2", "bloom", "falcon"];
 
 const ENCODERS: [&str; 2] = ["bert", "bert_bare"];
 
@@ -61,10 +52,8 @@ const D_FF: usize = 40;
 
 /// Fills attention from the joint projection that PyTorch has.
 fn fill_attention(attention: &mut MultiHeadAttention, fixture: &Fixture, prefix: &str) {
-    let (weight, bias) = (
-        fixture.array(&format!("{prefix}in_proj_weight")),
-        fixture.array(&format!("{prefix}in_proj_bias")),
-    );
+    let (weight, bias) =
+        (fixture.array(&format!("{prefix}in_proj_weight")), fixture.array(&format!("{prefix}in_proj_bias")));
     let part = |index: usize| index * WIDTH..(index + 1) * WIDTH;
     fill(&mut attention.query, &weight.part(part(0)), Some(&bias.part(part(0))));
     fill(&mut attention.key, &weight.part(part(1)), Some(&bias.part(part(1))));
@@ -76,10 +65,8 @@ fn fill_attention(attention: &mut MultiHeadAttention, fixture: &Fixture, prefix:
 /// The gradients of attention under PyTorch's names.
 fn attention_gradients(attention: &MultiHeadAttention, prefix: &str, gradients: &Gradients) -> Vec<(String, Array)> {
     let joint = [&attention.query, &attention.key, &attention.value];
-    let (weights, biases): (Vec<Array>, Vec<Array>) = joint
-        .iter()
-        .map(|linear| projection_gradients(prefix, linear, gradients).into())
-        .unzip();
+    let (weights, biases): (Vec<Array>, Vec<Array>) =
+        joint.iter().map(|linear| projection_gradients(prefix, linear, gradients).into()).unzip();
     let [weight, bias] = projection_gradients(prefix, &attention.output, gradients);
     vec![
         (format!("{prefix}in_proj_weight"), Array::joined(&weights)),
@@ -94,16 +81,8 @@ fn compare_gradients(name: &str, case: &str, fixture: &Fixture, found: &[(String
     let prefix = format!("{case}.grad.");
     for (parameter, gradient) in found {
         let want = fixture.array(&format!("{prefix}{parameter}"));
-        assert_eq!(
-            gradient.shape, want.shape,
-            "{name}: shape of the gradient of {parameter}"
-        );
-        assert_close(
-            &format!("{name}: gradient of {parameter}"),
-            &gradient.values,
-            &want.values,
-            GRADIENT,
-        );
+        assert_eq!(gradient.shape, want.shape, "{name}: shape of the gradient of {parameter}");
+        assert_close(&format!("{name}: gradient of {parameter}"), &gradient.values, &want.values, GRADIENT);
     }
     let wanted = fixture.all().into_keys().filter(|key| key.starts_with(&prefix)).count();
     assert_eq!(found.len(), wanted, "{name}: number of gradients");
@@ -146,19 +125,9 @@ fn compare_attention(backend: &str, case: &str, fixture: &Fixture, device: &Devi
     assert_close(&format!("{name}: output"), &values(output), &want, MODULE);
 
     let (output, weights) = attention.forward_with_weights(x, memory, context());
-    assert_close(
-        &format!("{name}: output beside weights"),
-        &values(output),
-        &want,
-        MODULE,
-    );
+    assert_close(&format!("{name}: output beside weights"), &values(output), &want, MODULE);
     let averaged = values(weights.mean_dim(1));
-    assert_close(
-        &format!("{name}: weights"),
-        &averaged,
-        &fixture.values(&format!("{case}.weights")),
-        MODULE,
-    );
+    assert_close(&format!("{name}: weights"), &averaged, &fixture.values(&format!("{case}.weights")), MODULE);
 }
 
 fn compare_attention_gradients(backend: &str, case: &str, fixture: &Fixture, device: &Device) {
@@ -190,16 +159,8 @@ fn compare_attention_gradients(backend: &str, case: &str, fixture: &Fixture, dev
 /// A block as `nn.TransformerEncoderLayer` or, with cross-attention, `nn.TransformerDecoderLayer` has it.
 fn torch_layer(case: &str, has_memory: bool, fixture: &Fixture, device: &Device) -> TransformerBlock {
     let (place, activation) = case.split_once('_').expect("a case names placement and activation");
-    let placement = if place == "pre" {
-        NormPlacement::Pre
-    } else {
-        NormPlacement::Post
-    };
-    let activation = if activation == "gelu" {
-        Activation::Gelu
-    } else {
-        Activation::Relu
-    };
+    let placement = if place == "pre" { NormPlacement::Pre } else { NormPlacement::Post };
+    let activation = if activation == "gelu" { Activation::Gelu } else { Activation::Relu };
     let attention = MultiHeadAttentionConfig::new(WIDTH, HEADS);
     let feed_forward = FeedForwardConfig::new(WIDTH, D_FF).with_activation(activation);
     let mut config =
@@ -214,30 +175,15 @@ fn torch_layer(case: &str, has_memory: bool, fixture: &Fixture, device: &Device)
     if let Some(cross) = &mut block.cross_attention {
         fill_attention(cross, fixture, "weights.multihead_attn.");
     }
-    let feed_forward = block
-        .feed_forward
-        .as_mut()
-        .expect("the block has a feed-forward network");
-    fill(
-        &mut feed_forward.up,
-        &array("linear1.weight"),
-        Some(&array("linear1.bias")),
-    );
-    fill(
-        &mut feed_forward.down,
-        &array("linear2.weight"),
-        Some(&array("linear2.bias")),
-    );
+    let feed_forward = block.feed_forward.as_mut().expect("the block has a feed-forward network");
+    fill(&mut feed_forward.up, &array("linear1.weight"), Some(&array("linear1.bias")));
+    fill(&mut feed_forward.down, &array("linear2.weight"), Some(&array("linear2.bias")));
     let mut branches = vec![&mut block.attention_norm, &mut block.feed_forward_norm];
     if has_memory {
         branches.insert(1, &mut block.cross_attention_norm);
     }
     for (number, branch) in (1..).zip(branches) {
-        let norm = branch
-            .pre
-            .as_mut()
-            .or(branch.post.as_mut())
-            .expect("the branch has a norm");
+        let norm = branch.pre.as_mut().or(branch.post.as_mut()).expect("the branch has a norm");
         let parameter = |name: &str| Some(burn::module::Param::from_tensor(array(name).tensor(device)));
         norm.weight = parameter(&format!("norm{number}.weight"));
         norm.bias = parameter(&format!("norm{number}.bias"));
@@ -254,10 +200,7 @@ fn layer_gradients(block: &TransformerBlock, gradients: &Gradients) -> Vec<(Stri
         branches.push(&block.cross_attention_norm);
     }
     branches.push(&block.feed_forward_norm);
-    let feed_forward = block
-        .feed_forward
-        .as_ref()
-        .expect("the block has a feed-forward network");
+    let feed_forward = block.feed_forward.as_ref().expect("the block has a feed-forward network");
     for (name, linear) in [("linear1", &feed_forward.up), ("linear2", &feed_forward.down)] {
         let [weight, bias] = projection_gradients(name, linear, gradients);
         found.extend([(format!("{name}.weight"), weight), (format!("{name}.bias"), bias)]);
@@ -274,11 +217,7 @@ fn layer_gradients(block: &TransformerBlock, gradients: &Gradients) -> Vec<(Stri
 }
 
 fn only_norm(branch: &BranchNorms) -> &Norm {
-    branch
-        .pre
-        .as_ref()
-        .or(branch.post.as_ref())
-        .expect("the branch has a norm")
+    branch.pre.as_ref().or(branch.post.as_ref()).expect("the branch has a norm")
 }
 
 #[test]
@@ -287,23 +226,12 @@ fn an_encoder_layer_equals_pytorch() {
     for (backend, plain) in devices() {
         for case in ["post_gelu", "pre_gelu", "post_relu", "pre_relu"] {
             for device in [plain.clone(), plain.clone().autodiff()] {
-                let name = format!(
-                    "{backend}{}, {case}",
-                    if device.is_autodiff() { " with autodiff" } else { "" }
-                );
+                let name = format!("{backend}{}, {case}", if device.is_autodiff() { " with autodiff" } else { "" });
                 let block = torch_layer(case, false, &fixture, &device);
                 let x: Tensor<3> = fixture.array("x").tensor(&device);
-                for (mask, key) in [
-                    (AttentionMask::none(), "output"),
-                    (AttentionMask::causal(), "output_causal"),
-                ] {
+                for (mask, key) in [(AttentionMask::none(), "output"), (AttentionMask::causal(), "output_causal")] {
                     let output = values(block.forward(x.clone(), BlockContext::masked(&mask)));
-                    assert_close(
-                        &format!("{name}: {key}"),
-                        &output,
-                        &fixture.values(&format!("{case}.{key}")),
-                        MODULE,
-                    );
+                    assert_close(&format!("{name}: {key}"), &output, &fixture.values(&format!("{case}.{key}")), MODULE);
                 }
                 if device.is_autodiff() {
                     let x = x.require_grad();
@@ -319,17 +247,8 @@ fn an_encoder_layer_equals_pytorch() {
     }
     // The cases are far enough apart that one cannot pass for another.
     let output = |case: &str| fixture.values(&format!("{case}.output"));
-    for (one, other) in [
-        ("post_gelu", "post_relu"),
-        ("pre_gelu", "pre_relu"),
-        ("post_gelu", "pre_gelu"),
-    ] {
-        assert_apart(
-            &format!("{one} and {other}"),
-            &output(one),
-            &output(other),
-            100.0 * MODULE,
-        );
+    for (one, other) in [("post_gelu", "post_relu"), ("pre_gelu", "pre_relu"), ("post_gelu", "pre_gelu")] {
+        assert_apart(&format!("{one} and {other}"), &output(one), &output(other), 100.0 * MODULE);
     }
 }
 
@@ -339,26 +258,16 @@ fn a_decoder_layer_equals_pytorch() {
     for (backend, plain) in devices() {
         for case in ["post_relu", "pre_gelu"] {
             for device in [plain.clone(), plain.clone().autodiff()] {
-                let name = format!(
-                    "{backend}{}, {case}",
-                    if device.is_autodiff() { " with autodiff" } else { "" }
-                );
+                let name = format!("{backend}{}, {case}", if device.is_autodiff() { " with autodiff" } else { "" });
                 let block = torch_layer(case, true, &fixture, &device);
                 let input = |name: &str| {
                     let input = fixture.array(name).tensor::<3>(&device);
-                    if device.is_autodiff() {
-                        input.require_grad()
-                    } else {
-                        input
-                    }
+                    if device.is_autodiff() { input.require_grad() } else { input }
                 };
                 let (target, memory) = (input("tgt"), input("memory"));
                 let (causal, all) = (AttentionMask::causal(), AttentionMask::none());
                 let context = BlockContext {
-                    memory: Some(Memory {
-                        states: memory.clone(),
-                        mask: &all,
-                    }),
+                    memory: Some(Memory { states: memory.clone(), mask: &all }),
                     ..BlockContext::masked(&causal)
                 };
                 let output = block.forward(target.clone(), context);
@@ -386,13 +295,7 @@ fn checkpoints() -> Vec<String> {
     let folder = fixtures().join("checkpoints");
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut names: Vec<String> = entries
-        .map(|entry| {
-            entry
-                .expect("the folder can be read")
-                .file_name()
-                .to_string_lossy()
-                .into_owned()
-        })
+        .map(|entry| entry.expect("the folder can be read").file_name().to_string_lossy().into_owned())
         .collect();
     names.sort();
     for kind in KINDS.into_iter().chain(ENCODERS) {
@@ -412,27 +315,17 @@ fn compare_checkpoint(backend: &str, name: &str, model: &Transformer) {
         return;
     }
     let padding = golden.padding("attention_mask");
-    let input = ModelInput::tokens(&rows)
-        .with_types(&golden.rows("token_type_ids"))
-        .with_padding(padding.clone());
-    let output = model
-        .forward(&input, None, ForwardOptions::default())
-        .unwrap_or_else(|error| panic!("{error}"));
+    let input = ModelInput::tokens(&rows).with_types(&golden.rows("token_type_ids")).with_padding(padding.clone());
+    let output = model.forward(&input, None, ForwardOptions::default()).unwrap_or_else(|error| panic!("{error}"));
     // What stands at padded places has no meaning.
     let unpadded = |hidden: Vec<f64>| -> Vec<f64> {
         let width = model.config().d_model;
         let rows = hidden.chunks(width).zip(padding.iter().flatten());
-        rows.filter(|(_, is_padding)| !**is_padding)
-            .flat_map(|(row, _)| row.to_vec())
-            .collect()
+        rows.filter(|(_, is_padding)| !**is_padding).flat_map(|(row, _)| row.to_vec()).collect()
     };
     let pooled = values(output.pooled.expect("the model has a pooler"));
     for (what, got, want) in [
-        (
-            "hidden",
-            unpadded(values(output.hidden)),
-            unpadded(golden.values("last_hidden_state")),
-        ),
+        ("hidden", unpadded(values(output.hidden)), unpadded(golden.values("last_hidden_state"))),
         ("pooled", pooled, golden.values("pooler_output")),
     ] {
         assert_close(&format!("{place}: {what}"), &got, &want, MODEL * largest(&want));
@@ -460,12 +353,7 @@ fn compare_chunks(backend: &str, name: &str, model: &Transformer) {
     let (rows, want) = (golden.rows("input_ids"), golden.values("logits"));
     for chunks in CHUNKS {
         let got = logits_in_chunks(model, &rows, chunks);
-        assert_close(
-            &format!("{backend}, {name}, {chunks:?}"),
-            &got,
-            &want,
-            MODEL * largest(&want),
-        );
+        assert_close(&format!("{backend}, {name}, {chunks:?}"), &got, &want, MODEL * largest(&want));
     }
 }
 
@@ -497,10 +385,7 @@ fn left_padded_rows_give_what_they_give_alone() {
         let tolerance = MODEL * largest(&want);
         let last = |logits: Vec<f64>, rows: usize| -> Vec<f64> {
             let per_row = logits.len() / rows;
-            logits
-                .chunks(per_row)
-                .flat_map(|row| row[per_row - vocab_size..].to_vec())
-                .collect()
+            logits.chunks(per_row).flat_map(|row| row[per_row - vocab_size..].to_vec()).collect()
         };
 
         let input = ModelInput::tokens(&padded).with_padding(padding.clone());
@@ -508,33 +393,17 @@ fn left_padded_rows_give_what_they_give_alone() {
         assert_close(&format!("{backend}: the padded batch"), &together, &want, tolerance);
         // Padding is more than a token that stands there.
         let visible = last(logits(&model, &ModelInput::tokens(&padded)), 2);
-        assert_apart(
-            "padding that is not said to be padding",
-            &visible,
-            &want,
-            100.0 * tolerance,
-        );
+        assert_apart("padding that is not said to be padding", &visible, &want, 100.0 * tolerance);
 
         for (row, (ids, is_padding)) in padded.iter().zip(&padding).enumerate() {
-            let ids: Vec<i64> = ids
-                .iter()
-                .zip(is_padding)
-                .filter(|(_, is)| !**is)
-                .map(|(id, _)| *id)
-                .collect();
+            let ids: Vec<i64> = ids.iter().zip(is_padding).filter(|(_, is)| !**is).map(|(id, _)| *id).collect();
             let alone = last(logits(&model, &ModelInput::tokens(&[ids])), 1);
             let want = &want[row * vocab_size..(row + 1) * vocab_size];
             assert_close(&format!("{backend}: row {row} alone"), &alone, want, tolerance);
         }
         for cached in [true, false] {
-            let found = Greedy::new(&model, &padded, cached)
-                .with_padding(padding.clone())
-                .take(6);
-            assert_eq!(
-                found,
-                golden.rows("left_padded.greedy"),
-                "{backend}: greedy tokens, cached: {cached}"
-            );
+            let found = Greedy::new(&model, &padded, cached).with_padding(padding.clone()).take(6);
+            assert_eq!(found, golden.rows("left_padded.greedy"), "{backend}: greedy tokens, cached: {cached}");
         }
     }
 }
@@ -547,17 +416,9 @@ fn greedy_tokens_do_not_depend_on_the_cache() {
     let want = golden.rows("greedy");
     for (backend, device) in devices() {
         let model = load("llama", &device);
-        assert_eq!(
-            Greedy::new(&model, prompt, false).take(8),
-            want,
-            "{backend}: without a cache"
-        );
+        assert_eq!(Greedy::new(&model, prompt, false).take(8), want, "{backend}: without a cache");
         for turn in ["first", "second"] {
-            assert_eq!(
-                Greedy::new(&model, prompt, true).take(8),
-                want,
-                "{backend}: with a cache, {turn} time"
-            );
+            assert_eq!(Greedy::new(&model, prompt, true).take(8), want, "{backend}: with a cache, {turn} time");
         }
 
         // A cache that was used and reset remembers nothing.
@@ -565,26 +426,14 @@ fn greedy_tokens_do_not_depend_on_the_cache() {
         used.step();
         let mut cache = used.into_cache().expect("it has a cache");
         cache.reset();
-        assert_eq!(
-            Greedy::new(&model, prompt, true).with_cache(cache).take(8),
-            want,
-            "{backend}: with a reset cache"
-        );
+        assert_eq!(Greedy::new(&model, prompt, true).with_cache(cache).take(8), want, "{backend}: with a reset cache");
 
         // Two caches on one model, turn by turn.
         let other = Greedy::new(&model, &rows[1..], false).take(8);
         assert_ne!(other, want, "the prompts must lead to different tokens");
         let mut both = [Greedy::new(&model, prompt, true), Greedy::new(&model, &rows[1..], true)];
         (0..8).for_each(|_| both.iter_mut().for_each(Greedy::step));
-        assert_eq!(
-            both.map(|one| one.found()),
-            [want.clone(), other],
-            "{backend}: two caches in turn"
-        );
+        assert_eq!(both.map(|one| one.found()), [want.clone(), other], "{backend}: two caches in turn");
     }
-    assert_eq!(
-        argmax(&[0.5, 2.0, 2.0, -1.0], 4),
-        [1],
-        "of equal logits the lowest id wins"
-    );
+    assert_eq!(argmax(&[0.5, 2.0, 2.0, -1.0], 4), [1], "of equal logits the lowest id wins");
 }

@@ -80,7 +80,11 @@ impl KvCache {
 
     /// Bytes of both buffers, the room for further tokens included.
     pub fn bytes(&self) -> usize {
-        self.buffers.iter().flat_map(|b| [&b.keys, &b.values]).map(|t| t.shape().num_elements() * t.dtype().size()).sum()
+        self.buffers
+            .iter()
+            .flat_map(|b| [&b.keys, &b.values])
+            .map(|t| t.shape().num_elements() * t.dtype().size())
+            .sum()
     }
 
     /// Forgets every token; the next batch may have another shape.
@@ -142,10 +146,9 @@ impl KvCache {
             let [batch, heads, _, width] = like.dims();
             let fresh = Tensor::zeros([batch, heads, room, width], (&like.device(), like.dtype()));
             match old {
-                Some(old) if !live.is_empty() => fresh.slice_assign(
-                    [0..batch, 0..heads, 0..live.len(), 0..width],
-                    old.slice_dim(2, live.clone()),
-                ),
+                Some(old) if !live.is_empty() => {
+                    fresh.slice_assign([0..batch, 0..heads, 0..live.len(), 0..width], old.slice_dim(2, live.clone()))
+                }
                 _ => fresh,
             }
         };

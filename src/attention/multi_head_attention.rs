@@ -252,9 +252,9 @@ impl MultiHeadAttentionConfig {
         self.validate().unwrap_or_else(|error| panic!("{error}"));
         let (query, kv) = (self.n_heads * self.d_head(), self.n_kv_heads() * self.d_head());
         let linear = |input, output, bias| LinearConfig::new(input, output).with_bias(bias).init(device);
-        let qk_norm = self.qk_norm.map(|qk_norm| {
-            self.qk_norm_widths(qk_norm.scope).map(|width| qk_norm.norm.init(width, device))
-        });
+        let qk_norm = self
+            .qk_norm
+            .map(|qk_norm| self.qk_norm_widths(qk_norm.scope).map(|width| qk_norm.norm.init(width, device)));
         let [query_norm, key_norm] = qk_norm.map_or([None, None], |norms| norms.map(Some));
         MultiHeadAttention {
             query: linear(self.d_model, query, self.bias.query),

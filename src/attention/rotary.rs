@@ -236,9 +236,8 @@ impl RotaryConfig {
     /// the cache included.
     pub fn frequencies(&self, d_head: usize, len: usize) -> RotaryFrequencies {
         let size = self.rotary_size(d_head);
-        let plain = |theta: f64| -> Vec<f64> {
-            (0..size / 2).map(|i| theta.powf(-2.0 * i as f64 / size as f64)).collect()
-        };
+        let plain =
+            |theta: f64| -> Vec<f64> { (0..size / 2).map(|i| theta.powf(-2.0 * i as f64 / size as f64)).collect() };
         let base = plain(self.theta);
         let mut attention_factor = 1.0;
         let inverse = match &self.scaling {
@@ -312,11 +311,8 @@ impl RotaryConfig {
             } => {
                 let original = *original_max_seq_len as f64;
                 let stretch = factor.unwrap_or(*max_seq_len as f64 / original);
-                attention_factor = given.unwrap_or(if stretch <= 1.0 {
-                    1.0
-                } else {
-                    (1.0 + stretch.ln() / original.ln()).sqrt()
-                });
+                attention_factor =
+                    given.unwrap_or(if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / original.ln()).sqrt() });
                 let divisors = if len > *original_max_seq_len { long_factor } else { short_factor };
                 base.iter().zip(divisors).map(|(f, divisor)| f / divisor).collect()
             }

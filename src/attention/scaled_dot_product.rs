@@ -97,7 +97,8 @@ pub fn supports(kernel: AttentionKernel, request: &AttentionRequest, device: &De
         }
         AttentionKernel::Blockwise => Ok(()),
         AttentionKernel::Fused => {
-            let refuse = |what: &str| Err(format!("the fused attention kernel cannot {what}; use `composed` or `auto`"));
+            let refuse =
+                |what: &str| Err(format!("the fused attention kernel cannot {what}; use `composed` or `auto`"));
             match () {
                 () if request.return_weights => refuse("return weights"),
                 () if request.dropout => refuse("drop weights out"),

@@ -284,16 +284,16 @@ impl ModelConfig {
 
     /// How many parameters the model has, from the configuration alone. A tied head is counted once.
     pub fn n_parameters(&self) -> u64 {
-        let embedding = self.embedding.as_ref().map_or(0, |embedding| {
-            embedding.n_parameters(self.d_model, self.max_seq_len, &self.positions, self.norm)
-        });
+        let embedding = self
+            .embedding
+            .as_ref()
+            .map_or(0, |embedding| embedding.n_parameters(self.d_model, self.max_seq_len, &self.positions, self.norm));
         let blocks = self.block(0).n_parameters() * self.n_layers as u64;
         let final_norm = if self.final_norm { self.norm.n_parameters(self.d_model) } else { 0 };
         let is_projected = self.embedding.as_ref().is_some_and(|embedding| embedding.is_projected(self.d_model));
         let project_out = if is_projected { self.d_model * self.d_embedding() } else { 0 };
-        let head = self.head.as_ref().map_or(0, |head| {
-            head.n_parameters(self.vocab_size(), self.d_embedding(), self.norm)
-        });
+        let head =
+            self.head.as_ref().map_or(0, |head| head.n_parameters(self.vocab_size(), self.d_embedding(), self.norm));
         let pooler = if self.pooler { self.d_model * self.d_model + self.d_model } else { 0 };
         embedding + blocks + final_norm + head + (project_out + pooler) as u64
     }

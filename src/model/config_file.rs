@@ -75,15 +75,10 @@ fn unreadable(format: &str, message: &str, line: Option<usize>) -> ConfigError {
 
 /// A configuration in which every section is there, whose values replace faulty ones while the rest is checked.
 fn stand_in() -> Value {
-    let config = ModelConfig::new(
-        ModelKind::Decoder,
-        1,
-        1,
-        MultiHeadAttentionConfig::new(8, 1),
-        FeedForwardConfig::new(8, 8),
-    )
-    .with_embedding(EmbeddingConfig::new(1))
-    .with_head(HeadConfig::default());
+    let config =
+        ModelConfig::new(ModelKind::Decoder, 1, 1, MultiHeadAttentionConfig::new(8, 1), FeedForwardConfig::new(8, 8))
+            .with_embedding(EmbeddingConfig::new(1))
+            .with_head(HeadConfig::default());
     let mut tree = serde_json::to_value(config).expect("a configuration can be written as JSON");
     // Widths of parts follow the model's.
     for section in ["attention", "feed_forward"] {

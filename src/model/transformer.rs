@@ -230,9 +230,10 @@ impl Transformer {
     }
 
     fn embed(&self, ids: &[Vec<i64>], input: &ModelInput, positions: &[Vec<usize>]) -> Result<Tensor<3>, Error> {
-        let embedding = self.embedding.as_ref().ok_or_else(|| {
-            Error::Input("the model has no embeddings and takes hidden states, not token ids".into())
-        })?;
+        let embedding = self
+            .embedding
+            .as_ref()
+            .ok_or_else(|| Error::Input("the model has no embeddings and takes hidden states, not token ids".into()))?;
         let padding_id = match self.config.positions {
             Positions::Learned(LearnedPositions { padding_id, .. }) => padding_id,
             _ => None,

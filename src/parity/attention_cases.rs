@@ -119,11 +119,7 @@ impl Setting {
 
 /// Every option at once.
 fn together() -> Setting {
-    let masked = BASE
-        .with_causal(true)
-        .with_window(7)
-        .with_padding(Padding::Left)
-        .with_explicit(Explicit::PerHead);
+    let masked = BASE.with_causal(true).with_window(7).with_padding(Padding::Left).with_explicit(Explicit::PerHead);
     masked.with_bias(Bias::MinusInfinity).with_softcap(1.5).with_scale(0.9)
 }
 
@@ -143,18 +139,10 @@ fn settings() -> Vec<(&'static str, Setting, Option<Setting>)> {
         ("causal", square.with_causal(true), Some(square)),
         ("causal, multi-head", multi_head.with_causal(true), Some(multi_head)),
         ("causal, fewer queries", causal, Some(BASE.start_aligned())),
-        (
-            "causal, more queries",
-            more_queries.with_causal(true),
-            Some(more_queries.start_aligned()),
-        ),
+        ("causal, more queries", more_queries.with_causal(true), Some(more_queries.start_aligned())),
         ("window", BASE.with_window(3), Some(BASE)),
         ("causal+window", causal.with_window(3), Some(causal)),
-        (
-            "causal+window, more queries",
-            more_queries.with_causal(true).with_window(3),
-            Some(more_queries),
-        ),
+        ("causal+window, more queries", more_queries.with_causal(true).with_window(3), Some(more_queries)),
         ("padding", BASE.with_padding(Padding::Right), Some(BASE)),
         ("causal+padding", causal.with_padding(Padding::Left), Some(causal)),
         ("item of padding", BASE.with_padding(Padding::WholeItem), Some(BASE)),
@@ -166,21 +154,9 @@ fn settings() -> Vec<(&'static str, Setting, Option<Setting>)> {
         ("alibi", BASE.with_bias(Bias::Alibi), Some(BASE)),
         ("bias", BASE.with_bias(Bias::Full), Some(BASE)),
         ("bias per head", BASE.with_bias(Bias::PerHead), Some(BASE)),
-        (
-            "bias of minus infinity",
-            BASE.with_bias(Bias::MinusInfinity),
-            Some(BASE),
-        ),
-        (
-            "causal+bias that hides a row",
-            hides_row,
-            Some(square.with_causal(true)),
-        ),
-        (
-            "softcap+bias+mask",
-            bias_and_mask.with_softcap(1.5),
-            Some(bias_and_mask),
-        ),
+        ("bias of minus infinity", BASE.with_bias(Bias::MinusInfinity), Some(BASE)),
+        ("causal+bias that hides a row", hides_row, Some(square.with_causal(true))),
+        ("softcap+bias+mask", bias_and_mask.with_softcap(1.5), Some(bias_and_mask)),
         ("all options", together(), Some(together().with_padding(Padding::None))),
         ("long", causal.long(), Some(BASE.long())),
         ("long, all options", long, Some(long.with_window(7))),
@@ -204,36 +180,20 @@ pub(super) fn all() -> Vec<Case> {
             }
             if kernel == AttentionKernel::Fused {
                 // Fused kernels record no gradients.
-                case = case
-                    .forward_only()
-                    .only_where(move |device| supports(kernel, &setting.request(), device).is_ok());
+                case =
+                    case.forward_only().only_where(move |device| supports(kernel, &setting.request(), device).is_ok());
             }
             cases.push(case);
         }
     }
     for kernel in [AttentionKernel::Composed, AttentionKernel::Auto] {
-        let name = if kernel == AttentionKernel::Auto {
-            "auto"
-        } else {
-            "composed"
-        };
+        let name = if kernel == AttentionKernel::Auto { "auto" } else { "composed" };
         let name = format!("attention/{name}/all options, weights returned");
         cases.push(case(&name, kernel, together().with_weights(true)));
     }
     // Long enough for two tiles of queries.
-    let setting = BASE
-        .with_causal(true)
-        .with_window(300)
-        .with_query_len(700)
-        .with_key_len(720);
-    cases.push(
-        case(
-            "attention/blockwise/tiles of queries",
-            AttentionKernel::Blockwise,
-            setting,
-        )
-        .forward_only(),
-    );
+    let setting = BASE.with_causal(true).with_window(300).with_query_len(700).with_key_len(720);
+    cases.push(case("attention/blockwise/tiles of queries", AttentionKernel::Blockwise, setting).forward_only());
     cases
 }
 
@@ -243,20 +203,12 @@ fn case(name: &str, kernel: AttentionKernel, setting: Setting) -> Case {
 
 impl Setting {
     fn attend(&self, kernel: AttentionKernel, probe: &mut Probe) -> Result<(), Error> {
-        let Self {
-            n_kv_heads,
-            query_len,
-            key_len,
-            ..
-        } = *self;
+        let Self { n_kv_heads, query_len, key_len, .. } = *self;
         let query = probe.input("query", [BATCH, N_HEADS, query_len, D_HEAD]);
         let mut key = probe.input("key", [BATCH, n_kv_heads, key_len, D_HEAD]);
         let mut value = probe.input("value", [BATCH, n_kv_heads, key_len, D_VALUE]);
         if self.tiled_heads {
-            (key, value) = (
-                key.repeat_dim(1, N_HEADS / n_kv_heads),
-                value.repeat_dim(1, N_HEADS / n_kv_heads),
-            );
+            (key, value) = (key.repeat_dim(1, N_HEADS / n_kv_heads), value.repeat_dim(1, N_HEADS / n_kv_heads));
         }
         let bias = self.bias(probe);
         let options = ScoreOptions {
@@ -275,11 +227,7 @@ impl Setting {
     }
 
     fn mask(&self, probe: &Probe) -> AttentionMask {
-        let mut mask = if self.causal {
-            AttentionMask::causal()
-        } else {
-            AttentionMask::none()
-        };
+        let mut mask = if self.causal { AttentionMask::causal() } else { AttentionMask::none() };
         if let Some(window) = self.window {
             mask = mask.with_window(window);
         }
@@ -329,20 +277,14 @@ impl Setting {
         match self.bias {
             Bias::None => None,
             Bias::Alibi => {
-                let positions = [
-                    (0..key_len).collect(),
-                    (0..key_len).map(|key| key.saturating_sub(4)).collect(),
-                ];
+                let positions = [(0..key_len).collect(), (0..key_len).map(|key| key.saturating_sub(4)).collect()];
                 let scale = self.scale.unwrap_or_else(|| (D_HEAD as f64).sqrt().recip());
                 Some(AlibiConfig::default().bias(N_HEADS, &positions, scale, probe.device()))
             }
             Bias::Full => Some(probe.input("bias", full)),
             Bias::PerHead => Some(probe.input("bias", [1, N_HEADS, 1, key_len])),
             Bias::MinusInfinity => {
-                let hidden = probe.flags(
-                    full,
-                    draw("minus infinity", len, 1.0).into_iter().map(|x| x > 1.0).collect(),
-                );
+                let hidden = probe.flags(full, draw("minus infinity", len, 1.0).into_iter().map(|x| x > 1.0).collect());
                 Some(probe.input("bias", full).mask_fill(hidden, f64::NEG_INFINITY))
             }
             Bias::HidesFirstKey => {

@@ -20,9 +20,7 @@ const D_MODEL: usize = 20;
 const D_CONTEXT: usize = 12;
 
 fn attention() -> MultiHeadAttentionConfig {
-    MultiHeadAttentionConfig::new(D_MODEL, 6)
-        .with_n_kv_heads(3)
-        .with_d_head(8)
+    MultiHeadAttentionConfig::new(D_MODEL, 6).with_n_kv_heads(3).with_d_head(8)
 }
 
 /// A pre-norm block.
@@ -37,39 +35,18 @@ fn with(layout: BlockLayout) -> TransformerBlockConfig {
 pub(super) fn all() -> Vec<Case> {
     let pre = BlockLayout::new(NormPlacement::Pre);
     let parallel = |topology| with(pre.with_topology(topology));
-    let gated = FeedForwardConfig::new(D_MODEL, 28)
-        .with_gated(true)
-        .with_bias(false)
-        .with_activation(Activation::Silu);
+    let gated = FeedForwardConfig::new(D_MODEL, 28).with_gated(true).with_bias(false).with_activation(Activation::Silu);
     let llama = TransformerBlockConfig::new(attention(), gated.clone()).with_norm(NormConfig::new(NormKind::Rms));
-    let qk_norm = QkNorm {
-        scope: QkNormScope::FullWidth,
-        norm: NormConfig::new(NormKind::Rms),
-    };
+    let qk_norm = QkNorm { scope: QkNormScope::FullWidth, norm: NormConfig::new(NormKind::Rms) };
     let olmo = TransformerBlockConfig::new(attention().with_qk_norm(qk_norm), gated)
         .with_norm(NormConfig::new(NormKind::Rms))
         .with_layout(BlockLayout::new(NormPlacement::Output));
     vec![
-        case(
-            "no norm",
-            with(BlockLayout::new(NormPlacement::None)),
-            "absence of norms",
-            base(),
-        ),
+        case("no norm", with(BlockLayout::new(NormPlacement::None)), "absence of norms", base()),
         case("pre", base(), "norms", with(BlockLayout::new(NormPlacement::None))),
         case("post", with(BlockLayout::new(NormPlacement::Post)), "placement", base()),
-        case(
-            "sandwich",
-            with(BlockLayout::new(NormPlacement::Sandwich)),
-            "norms on outputs",
-            base(),
-        ),
-        case(
-            "output",
-            with(BlockLayout::new(NormPlacement::Output)),
-            "placement",
-            base(),
-        ),
+        case("sandwich", with(BlockLayout::new(NormPlacement::Sandwich)), "norms on outputs", base()),
+        case("output", with(BlockLayout::new(NormPlacement::Output)), "placement", base()),
         case("parallel", parallel(BlockTopology::Parallel), "topology", base()),
         case(
             "parallel, shared norm",
@@ -77,45 +54,17 @@ pub(super) fn all() -> Vec<Case> {
             "sharing of the norm",
             parallel(BlockTopology::Parallel),
         ),
-        case(
-            "residual from normed",
-            with(pre.with_residual_from_normed(true)),
-            "residual from normed",
-            base(),
-        ),
-        case(
-            "residual multiplier",
-            with(pre.with_residual_multiplier(0.22)),
-            "multiplier",
-            base(),
-        ),
+        case("residual from normed", with(pre.with_residual_from_normed(true)), "residual from normed", base()),
+        case("residual multiplier", with(pre.with_residual_multiplier(0.22)), "multiplier", base()),
         case(
             "parallel, residual multiplier",
-            with(
-                pre.with_topology(BlockTopology::Parallel)
-                    .with_residual_multiplier(0.22),
-            ),
+            with(pre.with_topology(BlockTopology::Parallel).with_residual_multiplier(0.22)),
             "multiplier",
             parallel(BlockTopology::Parallel),
         ),
-        case(
-            "attention alone",
-            base().without_feed_forward(),
-            "absence of the feed-forward network",
-            base(),
-        ),
-        case(
-            "rms, gated",
-            llama.clone(),
-            "norm",
-            llama.with_norm(NormConfig::default()),
-        ),
-        case(
-            "output, norm of queries and keys",
-            olmo.clone(),
-            "norm",
-            olmo.with_norm(NormConfig::default()),
-        ),
+        case("attention alone", base().without_feed_forward(), "absence of the feed-forward network", base()),
+        case("rms, gated", llama.clone(), "norm", llama.with_norm(NormConfig::default())),
+        case("output, norm of queries and keys", olmo.clone(), "norm", olmo.with_norm(NormConfig::default())),
         case("cross-attention", with_cross(base()), "cross-attention", base()),
         case(
             "cross-attention, post",
@@ -123,17 +72,11 @@ pub(super) fn all() -> Vec<Case> {
             "placement",
             with_cross(base()),
         ),
-        Case::new(Kind::Module, "block/rotary", |probe| {
-            apply(&base(), Some(Extra::Rotary), probe)
-        })
-        .without("rotation", |probe| apply(&base(), None, probe)),
-        Case::new(Kind::Module, "block/alibi", |probe| {
-            apply(&base(), Some(Extra::Alibi), probe)
-        })
-        .without("bias", |probe| apply(&base(), None, probe)),
-        Case::new(Kind::Module, "block/weights returned", |probe| {
-            apply(&base(), Some(Extra::Weights), probe)
-        }),
+        Case::new(Kind::Module, "block/rotary", |probe| apply(&base(), Some(Extra::Rotary), probe))
+            .without("rotation", |probe| apply(&base(), None, probe)),
+        Case::new(Kind::Module, "block/alibi", |probe| apply(&base(), Some(Extra::Alibi), probe))
+            .without("bias", |probe| apply(&base(), None, probe)),
+        Case::new(Kind::Module, "block/weights returned", |probe| apply(&base(), Some(Extra::Weights), probe)),
     ]
 }
 
@@ -142,10 +85,8 @@ fn with_cross(config: TransformerBlockConfig) -> TransformerBlockConfig {
 }
 
 fn case(name: &str, config: TransformerBlockConfig, option: &str, without: TransformerBlockConfig) -> Case {
-    Case::new(Kind::Module, format!("block/{name}"), move |probe| {
-        apply(&config, None, probe)
-    })
-    .without(option, move |probe| apply(&without, None, probe))
+    Case::new(Kind::Module, format!("block/{name}"), move |probe| apply(&config, None, probe))
+        .without(option, move |probe| apply(&without, None, probe))
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -180,10 +121,7 @@ fn apply(config: &TransformerBlockConfig, extra: Option<Extra>, probe: &mut Prob
         rotary: (extra == Some(Extra::Rotary)).then_some(&angles),
         bias: (extra == Some(Extra::Alibi)).then_some(&bias),
         cache: None,
-        memory: states.map(|states| Memory {
-            states,
-            mask: &memory_mask,
-        }),
+        memory: states.map(|states| Memory { states, mask: &memory_mask }),
     };
     if extra == Some(Extra::Weights) {
         let (y, weights) = block.forward_with_weights(x, context);

@@ -22,59 +22,36 @@ const EMPTY: [(&str, [usize; 2]); 2] = [("batch", [0, 5]), ("sequence", [2, 0])]
 pub(super) fn all() -> Vec<Case> {
     let mut cases = Vec::new();
     let sizes = [("batch", [0, 3, 4]), ("queries", [2, 0, 4]), ("keys", [2, 3, 0])];
-    for (kernel, name) in [
-        (AttentionKernel::Composed, "composed"),
-        (AttentionKernel::Blockwise, "blockwise"),
-    ] {
+    for (kernel, name) in [(AttentionKernel::Composed, "composed"), (AttentionKernel::Blockwise, "blockwise")] {
         for (what, [batch, query_len, key_len]) in sizes {
-            cases.push(Case::new(
-                Kind::Empty,
-                format!("empty/attention/{name}/no {what}"),
-                move |probe| {
-                    if probe.is_oracle() {
-                        let zeros = Tensor::<4>::zeros([batch, 6, query_len, 7], (probe.device(), probe.dtype()));
-                        probe.output("context", zeros);
-                        return Ok(());
-                    }
-                    let query = empty(probe, [batch, 6, query_len, 8]);
-                    let (key, value) = (
-                        empty(probe, [batch, 3, key_len, 8]),
-                        empty(probe, [batch, 3, key_len, 7]),
-                    );
-                    let options = ScoreOptions {
-                        kernel,
-                        ..ScoreOptions::default()
-                    };
-                    let mask = AttentionMask::none();
-                    let output = scaled_dot_product_attention(query, key, value, &mask, None, &options);
-                    probe.output("context", output.context);
-                    Ok(())
-                },
-            ));
+            cases.push(Case::new(Kind::Empty, format!("empty/attention/{name}/no {what}"), move |probe| {
+                if probe.is_oracle() {
+                    let zeros = Tensor::<4>::zeros([batch, 6, query_len, 7], (probe.device(), probe.dtype()));
+                    probe.output("context", zeros);
+                    return Ok(());
+                }
+                let query = empty(probe, [batch, 6, query_len, 8]);
+                let (key, value) = (empty(probe, [batch, 3, key_len, 8]), empty(probe, [batch, 3, key_len, 7]));
+                let options = ScoreOptions { kernel, ..ScoreOptions::default() };
+                let mask = AttentionMask::none();
+                let output = scaled_dot_product_attention(query, key, value, &mask, None, &options);
+                probe.output("context", output.context);
+                Ok(())
+            }));
         }
     }
     for (what, [batch, seq]) in EMPTY {
         let mut case = |name: &str, run: fn(Tensor<3>, &mut Probe) -> Tensor<3>| {
-            cases.push(Case::new(
-                Kind::Empty,
-                format!("empty/{name}/no {what}"),
-                move |probe| {
-                    let x = empty(probe, [batch, seq, 20]);
-                    let y = run(x, probe);
-                    probe.output("y", y);
-                    Ok(())
-                },
-            ));
+            cases.push(Case::new(Kind::Empty, format!("empty/{name}/no {what}"), move |probe| {
+                let x = empty(probe, [batch, seq, 20]);
+                let y = run(x, probe);
+                probe.output("y", y);
+                Ok(())
+            }));
         };
-        case("norm", |x, probe| {
-            probe
-                .module("norm", NormConfig::default().init(20, probe.device()))
-                .forward(x)
-        });
+        case("norm", |x, probe| probe.module("norm", NormConfig::default().init(20, probe.device())).forward(x));
         case("feed_forward", |x, probe| {
-            probe
-                .module("feed_forward", FeedForwardConfig::new(20, 28).init(probe.device()))
-                .forward(x)
+            probe.module("feed_forward", FeedForwardConfig::new(20, 28).init(probe.device())).forward(x)
         });
         case("multi_head_attention", |x, probe| {
             let module = probe.module("attention", attention().init(probe.device()));
@@ -85,9 +62,7 @@ pub(super) fn all() -> Vec<Case> {
             let block = probe.module("block", config.init(probe.device()));
             block.forward(x, BlockContext::masked(&AttentionMask::causal()))
         });
-        cases.push(Case::new(Kind::Empty, format!("empty/model/no {what}"), move |probe| {
-            model(batch, seq, probe)
-        }));
+        cases.push(Case::new(Kind::Empty, format!("empty/model/no {what}"), move |probe| model(batch, seq, probe)));
     }
     // Nothing to see gives zeros, and the output projection of zeros is its bias.
     let nothing_to_see = Case::new(Kind::Function, "empty/multi_head_attention/no memory", |probe| {
@@ -98,10 +73,7 @@ pub(super) fn all() -> Vec<Case> {
             return Ok(());
         }
         let (x, memory) = (empty(probe, [2, 5, 20]), empty(probe, [2, 0, 20]));
-        probe.output(
-            "y",
-            module.forward_cross(x, memory, AttentionContext::masked(&AttentionMask::none())),
-        );
+        probe.output("y", module.forward_cross(x, memory, AttentionContext::masked(&AttentionMask::none())));
         Ok(())
     });
     cases.push(nothing_to_see.forward_only());

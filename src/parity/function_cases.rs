@@ -30,13 +30,8 @@ fn activations() -> Vec<Case> {
     let run = |activation: Activation| {
         move |probe: &mut Probe| {
             // From −3.01 to 2.99, so that the bend of ReLU is not hit; the two forms of GELU differ most near 2.
-            let x = probe.values(
-                "x",
-                [121],
-                (0..121)
-                    .map(|i| f64::from((f64::from(i) * 0.05 - 3.01) as f32))
-                    .collect(),
-            );
+            let x =
+                probe.values("x", [121], (0..121).map(|i| f64::from((f64::from(i) * 0.05 - 3.01) as f32)).collect());
             probe.output("y", activation.forward(x));
             Ok(())
         }
@@ -58,10 +53,7 @@ fn norms() -> Vec<Case> {
     ];
     let run = |config: NormConfig, mean: f64| {
         move |probe: &mut Probe| {
-            let values = draw("x", 2 * 5 * 20, 1.0)
-                .into_iter()
-                .map(|x| f64::from((x + mean) as f32))
-                .collect();
+            let values = draw("x", 2 * 5 * 20, 1.0).into_iter().map(|x| f64::from((x + mean) as f32)).collect();
             let x = probe.values("x", [2, 5, 20], values);
             let norm = probe.module("norm", config.init(20, probe.device()));
             probe.output("y", norm.forward(x));
@@ -81,11 +73,7 @@ fn norms() -> Vec<Case> {
     cases.push(Case::new(Kind::Function, "norm/layer, large mean", run(layer, 100.0)).with_tolerance(2e-5));
     for (name, kind) in [("layer", NormKind::Layer), ("rms", NormKind::Rms)] {
         let config = NormConfig::new(kind);
-        let case = Case::new(
-            Kind::Function,
-            format!("norm/{name}, eps"),
-            run(config.with_eps(0.3), 0.7),
-        );
+        let case = Case::new(Kind::Function, format!("norm/{name}, eps"), run(config.with_eps(0.3), 0.7));
         cases.push(case.without("eps", run(config, 0.7)));
     }
     cases
@@ -95,33 +83,16 @@ fn norms_per_head() -> Vec<Case> {
     let run = |kind: NormKind, per_head: bool| {
         move |probe: &mut Probe| {
             let x = probe.input("x", [2, 6, 5, 8]);
-            let norm = probe.module(
-                "norm",
-                NormConfig::new(kind).init(if per_head { 6 * 8 } else { 8 }, probe.device()),
-            );
-            probe.output(
-                "y",
-                if per_head {
-                    norm.forward_per_head(x)
-                } else {
-                    norm.forward(x)
-                },
-            );
+            let norm =
+                probe.module("norm", NormConfig::new(kind).init(if per_head { 6 * 8 } else { 8 }, probe.device()));
+            probe.output("y", if per_head { norm.forward_per_head(x) } else { norm.forward(x) });
             Ok(())
         }
     };
-    let kinds = [
-        ("layer", NormKind::Layer),
-        ("layer_no_bias", NormKind::LayerNoBias),
-        ("rms", NormKind::Rms),
-    ];
+    let kinds = [("layer", NormKind::Layer), ("layer_no_bias", NormKind::LayerNoBias), ("rms", NormKind::Rms)];
     let case = |(name, kind): (&str, NormKind)| {
-        Case::new(
-            Kind::Function,
-            format!("norm/{name}, own weight per head"),
-            run(kind, true),
-        )
-        .without("own weight", run(kind, false))
+        Case::new(Kind::Function, format!("norm/{name}, own weight per head"), run(kind, true))
+            .without("own weight", run(kind, false))
     };
     kinds.into_iter().map(case).collect()
 }
@@ -130,13 +101,7 @@ fn rotary() -> Vec<Case> {
     // 16 positions of training, so that the positions below lie inside and outside.
     let scalings = [
         ("linear", RotaryScaling::Linear { factor: 4.0 }),
-        (
-            "dynamic",
-            RotaryScaling::Dynamic {
-                factor: 4.0,
-                original_max_seq_len: 16,
-            },
-        ),
+        ("dynamic", RotaryScaling::Dynamic { factor: 4.0, original_max_seq_len: 16 }),
         (
             "llama3",
             RotaryScaling::Llama3 {
@@ -174,34 +139,17 @@ fn rotary() -> Vec<Case> {
     let plain = RotaryConfig::new(1000.0);
     let interleaved = plain.clone().with_style(RotaryStyle::Interleaved);
     let case = |name: &str, config: RotaryConfig, without: &str, other: Option<RotaryConfig>| {
-        Case::new(Kind::Function, format!("rotary/{name}"), move |probe| {
-            rotate(Some(&config), probe)
-        })
-        .without(without, move |probe| rotate(other.as_ref(), probe))
+        Case::new(Kind::Function, format!("rotary/{name}"), move |probe| rotate(Some(&config), probe))
+            .without(without, move |probe| rotate(other.as_ref(), probe))
     };
     let mut cases = vec![
         case("half", plain.clone(), "rotation", None),
         case("interleaved", interleaved.clone(), "style", Some(plain.clone())),
-        case(
-            "half, part of each head",
-            plain.clone().with_fraction(0.5),
-            "fraction",
-            Some(plain.clone()),
-        ),
-        case(
-            "interleaved, part of each head",
-            interleaved.clone().with_fraction(0.5),
-            "fraction",
-            Some(interleaved),
-        ),
+        case("half, part of each head", plain.clone().with_fraction(0.5), "fraction", Some(plain.clone())),
+        case("interleaved, part of each head", interleaved.clone().with_fraction(0.5), "fraction", Some(interleaved)),
     ];
     for (name, scaling) in scalings {
-        cases.push(case(
-            name,
-            plain.clone().with_scaling(scaling),
-            "scaling",
-            Some(plain.clone()),
-        ));
+        cases.push(case(name, plain.clone().with_scaling(scaling), "scaling", Some(plain.clone())));
     }
     cases
 }

@@ -112,15 +112,7 @@ pub fn run_with_fault(
     };
     let mut targets = Vec::new();
     for name in &options.backends {
-        targets.push((
-            name,
-            Target {
-                device: name.open()?,
-                dtype: DType::F32,
-                is_oracle: false,
-                fault,
-            },
-        ));
+        targets.push((name, Target { device: name.open()?, dtype: DType::F32, is_oracle: false, fault }));
     }
     let mut rows = Vec::new();
     for case in &cases {
@@ -136,10 +128,7 @@ pub fn run_with_fault(
             }
         }
     }
-    Ok(ParityReport {
-        ok: rows.iter().all(|row| row.ok),
-        rows,
-    })
+    Ok(ParityReport { ok: rows.iter().all(|row| row.ok), rows })
 }
 
 /// For every option of every built-in case, how far the oracle's answer moves when that option is ignored. An option
@@ -162,12 +151,7 @@ pub fn sensitivities() -> Result<Vec<Sensitivity>, Error> {
             });
             let moved = pairs.map(|difference| difference.max_abs).fold(0.0, f64::max);
             let allowed = case.tolerance * Difference::between(&all(&expected), &[]).largest.max(1.0);
-            found.push(Sensitivity {
-                case: case.name.clone(),
-                without: option.clone(),
-                moved,
-                allowed,
-            });
+            found.push(Sensitivity { case: case.name.clone(), without: option.clone(), moved, allowed });
         }
     }
     Ok(found)
@@ -193,11 +177,7 @@ fn compare(
     let mut rows = vec![row("", outputs_differ(&expected.outputs, &plain), case.tolerance)];
     if gradients {
         let recorded = evaluate(&case.run, target, true)?;
-        rows.push(row(
-            ": autodiff",
-            outputs_differ(&plain, &recorded.outputs),
-            case.tolerance,
-        ));
+        rows.push(row(": autodiff", outputs_differ(&plain, &recorded.outputs), case.tolerance));
         let worst = gradients_differ(&expected.gradients, &recorded.gradients);
         rows.push(row(": gradients", worst, case.gradient_tolerance));
     }
@@ -206,43 +186,24 @@ fn compare(
 
 /// All outputs taken together; infinitely far where names or shapes differ.
 fn outputs_differ(expected: &[Numbers], found: &[Numbers]) -> Difference {
-    let shapes = |outputs: &[Numbers]| {
-        outputs
-            .iter()
-            .map(|o| (o.name.clone(), o.shape.clone()))
-            .collect::<Vec<_>>()
-    };
+    let shapes = |outputs: &[Numbers]| outputs.iter().map(|o| (o.name.clone(), o.shape.clone())).collect::<Vec<_>>();
     if shapes(expected) != shapes(found) {
-        return Difference {
-            max_abs: f64::INFINITY,
-            rel_l2: f64::INFINITY,
-            largest: 1.0,
-        };
+        return Difference { max_abs: f64::INFINITY, rel_l2: f64::INFINITY, largest: 1.0 };
     }
     Difference::between(&all(expected), &all(found))
 }
 
 fn all(numbers: &[Numbers]) -> Vec<f64> {
-    numbers
-        .iter()
-        .flat_map(|numbers| numbers.values.iter().copied())
-        .collect()
+    numbers.iter().flat_map(|numbers| numbers.values.iter().copied()).collect()
 }
 
 /// The worst tensor, in units of its largest number. The gradient of a key projection's bias is zero but for rounding,
 /// so no unit is smaller than a tenth of the largest number of all.
 fn gradients_differ(expected: &[Numbers], found: &[Numbers]) -> Difference {
     let overall = outputs_differ(expected, found);
-    let mut worst = Difference {
-        max_abs: 0.0,
-        rel_l2: overall.rel_l2,
-        largest: 1.0,
-    };
+    let mut worst = Difference { max_abs: 0.0, rel_l2: overall.rel_l2, largest: 1.0 };
     if overall.max_abs.is_nan() || overall.max_abs.is_infinite() {
-        return Difference {
-            largest: 1.0,
-            ..overall
-        };
+        return Difference { largest: 1.0, ..overall };
     }
     for (expected, found) in expected.iter().zip(found) {
         let difference = Difference::between(&expected.values, &found.values);
@@ -268,18 +229,10 @@ fn all_cases() -> Result<Vec<Case>, Error> {
 
 /// Where the oracle runs: the first backend of this build that computes in 64 bits.
 fn oracle() -> Result<Target, Error> {
-    let Some(backend) = [Backend::Flex, Backend::NdArray]
-        .into_iter()
-        .find(|backend| backend.is_compiled())
-    else {
+    let Some(backend) = [Backend::Flex, Backend::NdArray].into_iter().find(|backend| backend.is_compiled()) else {
         let problem = "the oracle computes in 64 bits on `flex` or `ndarray`, and this build has neither";
         return Err(Error::backend(Backend::Flex, problem));
     };
     let device: Device = DeviceName::new(backend).open()?;
-    Ok(Target {
-        device,
-        dtype: DType::F64,
-        is_oracle: true,
-        fault: 0.0,
-    })
+    Ok(Target { device, dtype: DType::F64, is_oracle: true, fault: 0.0 })
 }

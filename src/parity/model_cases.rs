@@ -60,31 +60,20 @@ pub(super) fn all() -> Result<Vec<Case>, Error> {
             whole = whole.without(option, move |probe| in_one_pass(&twin, probe));
         }
         cases.push(whole);
-        let side = if config.kind == ModelKind::Decoder {
-            "left"
-        } else {
-            "right"
-        };
+        let side = if config.kind == ModelKind::Decoder { "left" } else { "right" };
         if config.kind == ModelKind::Decoder {
             let run = config.clone();
             cases.push(
-                Case::new(Kind::Model, format!("{name}, cached"), move |probe| {
-                    in_parts(&run, probe)
-                })
-                .forward_only(),
+                Case::new(Kind::Model, format!("{name}, cached"), move |probe| in_parts(&run, probe)).forward_only(),
             );
             let run = config.clone();
             let padded = move |probe: &mut Probe| padded(&run, true, true, probe);
             cases.push(Case::new(Kind::Model, format!("{name}, {side} padding, cached"), padded).forward_only());
         }
         let (run, twin) = (config.clone(), config);
-        let case = Case::new(Kind::Model, format!("{name}, {side} padding"), move |probe| {
-            padded(&run, true, false, probe)
-        });
-        cases.push(
-            case.forward_only()
-                .without("padding", move |probe| padded(&twin, false, false, probe)),
-        );
+        let case =
+            Case::new(Kind::Model, format!("{name}, {side} padding"), move |probe| padded(&run, true, false, probe));
+        cases.push(case.forward_only().without("padding", move |probe| padded(&twin, false, false, probe)));
     }
     Ok(cases)
 }
@@ -93,11 +82,7 @@ pub(super) fn all() -> Result<Vec<Case>, Error> {
 pub(super) fn of_config(config: &ModelConfig) -> Result<Vec<Case>, Error> {
     config.validate()?;
     let is_small = config.n_parameters() <= LARGEST;
-    let small = if is_small {
-        without_dropout(config)
-    } else {
-        shrunk(config)
-    };
+    let small = if is_small { without_dropout(config) } else { shrunk(config) };
     small.validate()?;
     let name = if is_small {
         "model".to_owned()
@@ -108,10 +93,7 @@ pub(super) fn of_config(config: &ModelConfig) -> Result<Vec<Case>, Error> {
     let mut cases = vec![Case::new(Kind::AnyModel, &name, move |probe| in_one_pass(&run, probe))];
     if small.kind == ModelKind::Decoder {
         cases.push(
-            Case::new(Kind::AnyModel, format!("{name}, cached"), move |probe| {
-                in_parts(&small, probe)
-            })
-            .forward_only(),
+            Case::new(Kind::AnyModel, format!("{name}, cached"), move |probe| in_parts(&small, probe)).forward_only(),
         );
     }
     Ok(cases)
@@ -119,10 +101,7 @@ pub(super) fn of_config(config: &ModelConfig) -> Result<Vec<Case>, Error> {
 
 /// What no preset above has.
 fn rarer_options() -> ModelConfig {
-    let qk_norm = QkNorm {
-        scope: QkNormScope::PerHeadOwnWeight,
-        norm: NormConfig::new(NormKind::LayerNoBias),
-    };
+    let qk_norm = QkNorm { scope: QkNormScope::PerHeadOwnWeight, norm: NormConfig::new(NormKind::LayerNoBias) };
     let attention = MultiHeadAttentionConfig::new(28, 6)
         .with_n_kv_heads(2)
         .with_d_head(10)
@@ -135,17 +114,11 @@ fn rarer_options() -> ModelConfig {
         .with_scale(EmbeddingScale::Constant(3.0))
         .with_n_types(3)
         .with_norm(true);
-    let head = HeadConfig::new(false)
-        .with_bias(true)
-        .with_transform(Activation::Gelu)
-        .with_scale(0.6)
-        .with_softcap(2.0);
+    let head =
+        HeadConfig::new(false).with_bias(true).with_transform(Activation::Gelu).with_scale(0.6).with_softcap(2.0);
     let mut config = ModelConfig::new(ModelKind::Decoder, 3, 20, attention, feed_forward)
         .with_embedding(embedding)
-        .with_positions(Positions::Learned(LearnedPositions {
-            offset: 2,
-            padding_id: None,
-        }))
+        .with_positions(Positions::Learned(LearnedPositions { offset: 2, padding_id: None }))
         .with_norm(NormConfig::new(NormKind::LayerPlusOne))
         .with_block(BlockLayout::new(NormPlacement::Pre).with_residual_multiplier(0.6))
         .with_final_norm(true)
@@ -159,10 +132,7 @@ fn padding_positions() -> ModelConfig {
     let attention = MultiHeadAttentionConfig::new(48, 6);
     ModelConfig::new(ModelKind::Encoder, 2, 20, attention, FeedForwardConfig::new(48, 80))
         .with_embedding(EmbeddingConfig::new(61).with_norm(true))
-        .with_positions(Positions::Learned(LearnedPositions {
-            offset: 2,
-            padding_id: Some(1),
-        }))
+        .with_positions(Positions::Learned(LearnedPositions { offset: 2, padding_id: Some(1) }))
         .with_block(BlockLayout::new(NormPlacement::Post))
 }
 
@@ -188,27 +158,14 @@ impl Sequences {
     fn draw(config: &ModelConfig, seq: usize, probe: &mut Probe) -> Self {
         let padding_id = padding_id(config);
         let rows = |name: &str, bound: usize| -> Vec<Vec<i64>> {
-            draw_below(name, 2 * seq, bound.max(1) as u64)
-                .chunks(seq)
-                .map(<[i64]>::to_vec)
-                .collect()
+            draw_below(name, 2 * seq, bound.max(1) as u64).chunks(seq).map(<[i64]>::to_vec).collect()
         };
         let mut ids = rows("ids", config.vocab_size());
         // A token that happens to be the padding would not count.
-        ids.iter_mut()
-            .flatten()
-            .filter(|id| Some(**id) == padding_id)
-            .for_each(|id| *id = 0);
+        ids.iter_mut().flatten().filter(|id| Some(**id) == padding_id).for_each(|id| *id = 0);
         let n_types = config.embedding.as_ref().map_or(0, |embedding| embedding.n_types);
-        let states = config
-            .embedding
-            .is_none()
-            .then(|| probe.input("states", [2, seq, config.d_model]));
-        Self {
-            ids,
-            types: (n_types > 0).then(|| rows("types", n_types)),
-            states,
-        }
+        let states = config.embedding.is_none().then(|| probe.input("states", [2, seq, config.d_model]));
+        Self { ids, types: (n_types > 0).then(|| rows("types", n_types)), states }
     }
 
     /// The tokens `start..end` of each sequence.
@@ -259,10 +216,7 @@ fn in_parts(config: &ModelConfig, probe: &mut Probe) -> Result<(), Error> {
         outputs.push(model.forward(&sequences.part(start, end), Some(&mut cache), ForwardOptions::default())?);
         start = end;
     }
-    probe.output(
-        "hidden",
-        cat(&outputs, |output| Some(output.hidden.clone())).expect("there are hidden states"),
-    );
+    probe.output("hidden", cat(&outputs, |output| Some(output.hidden.clone())).expect("there are hidden states"));
     if let Some(logits) = cat(&outputs, |output| output.logits.clone()) {
         probe.output("logits", logits);
     }
@@ -292,20 +246,11 @@ fn padded(config: &ModelConfig, is_marked: bool, is_cached: bool, probe: &mut Pr
     let is_left = config.kind == ModelKind::Decoder;
     let pad = |tokens: Vec<i64>, with: i64| {
         let padding = std::iter::repeat_n(with, longest - tokens.len());
-        if is_left {
-            padding.chain(tokens).collect()
-        } else {
-            tokens.into_iter().chain(padding).collect::<Vec<_>>()
-        }
+        if is_left { padding.chain(tokens).collect() } else { tokens.into_iter().chain(padding).collect::<Vec<_>>() }
     };
-    let flags: Vec<Vec<bool>> = ids
-        .iter()
-        .map(|ids| pad(vec![0; ids.len()], 1).into_iter().map(|x| x == 1).collect())
-        .collect();
-    let rows: Vec<Vec<i64>> = ids
-        .iter()
-        .map(|ids| pad(ids.clone(), padding_id(config).unwrap_or(0)))
-        .collect();
+    let flags: Vec<Vec<bool>> =
+        ids.iter().map(|ids| pad(vec![0; ids.len()], 1).into_iter().map(|x| x == 1).collect()).collect();
+    let rows: Vec<Vec<i64>> = ids.iter().map(|ids| pad(ids.clone(), padding_id(config).unwrap_or(0))).collect();
     let input = |start: usize, end: usize| {
         let input = ModelInput::tokens(&rows.iter().map(|row| row[start..end].to_vec()).collect::<Vec<_>>());
         let flags = flags.iter().map(|row| row[start..end].to_vec()).collect();
@@ -314,11 +259,7 @@ fn padded(config: &ModelConfig, is_marked: bool, is_cached: bool, probe: &mut Pr
     let output = if is_cached {
         let mut cache = model.new_cache();
         let parts = [(0, 6), (6, longest - 1), (longest - 1, longest)].map(|(start, end)| {
-            Ok(result(model.forward(
-                &input(start, end),
-                Some(&mut cache),
-                ForwardOptions::default(),
-            )?))
+            Ok(result(model.forward(&input(start, end), Some(&mut cache), ForwardOptions::default())?))
         });
         Tensor::cat(parts.into_iter().collect::<Result<Vec<_>, Error>>()?, 1)
     } else {
@@ -335,9 +276,7 @@ fn padded(config: &ModelConfig, is_marked: bool, is_cached: bool, probe: &mut Pr
 /// `len` token ids, none of them the padding.
 fn sentence(config: &ModelConfig, len: usize) -> Vec<i64> {
     let ids = draw_below(&format!("sentence of {len}"), len, config.vocab_size() as u64);
-    ids.into_iter()
-        .map(|id| if Some(id) == padding_id(config) { 0 } else { id })
-        .collect()
+    ids.into_iter().map(|id| if Some(id) == padding_id(config) { 0 } else { id }).collect()
 }
 
 /// Logits, or hidden states of a model without a head.

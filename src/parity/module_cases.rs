@@ -40,122 +40,62 @@ fn feed_forward() -> Vec<Case> {
         Case::new(Kind::Module, format!("feed_forward/{name}"), run(config)).without(option, run(without))
     };
     vec![
-        case(
-            "plain",
-            base.clone(),
-            "activation",
-            base.clone().with_activation(Activation::Relu),
-        ),
+        case("plain", base.clone(), "activation", base.clone().with_activation(Activation::Relu)),
         case("gated", gated.clone(), "gate", gated.clone().with_gated(false)),
         case("no bias", base.clone().with_bias(false), "absence of biases", base),
-        case(
-            "gated, no bias",
-            gated.clone().with_bias(false),
-            "absence of biases",
-            gated,
-        ),
+        case("gated, no bias", gated.clone().with_bias(false), "absence of biases", gated),
     ]
 }
 
 /// Self-attention of grouped heads, whose width is not that of the model.
 fn base() -> MultiHeadAttentionConfig {
-    MultiHeadAttentionConfig::new(D_MODEL, 6)
-        .with_n_kv_heads(3)
-        .with_d_head(8)
+    MultiHeadAttentionConfig::new(D_MODEL, 6).with_n_kv_heads(3).with_d_head(8)
 }
 
 fn qk_norm(scope: QkNormScope, kind: NormKind) -> QkNorm {
-    QkNorm {
-        scope,
-        norm: NormConfig::new(kind),
-    }
+    QkNorm { scope, norm: NormConfig::new(kind) }
 }
 
 fn attention_options() -> Vec<Case> {
     let case = |name: &str, config: MultiHeadAttentionConfig, option: &str, without: MultiHeadAttentionConfig| {
-        Case::new(Kind::Module, format!("multi_head_attention/{name}"), move |probe| {
-            attend(&config, true, probe)
-        })
-        .without(option, move |probe| attend(&without, true, probe))
+        Case::new(Kind::Module, format!("multi_head_attention/{name}"), move |probe| attend(&config, true, probe))
+            .without(option, move |probe| attend(&without, true, probe))
     };
     let with_norm = |scope, kind| base().with_qk_norm(qk_norm(scope, kind));
     let multi_query = base().with_n_kv_heads(1);
     let mut cases = vec![
         case("grouped", base(), "sharing of heads", base().with_n_kv_heads(6)),
-        case(
-            "multi-query",
-            multi_query.clone(),
-            "sharing of heads",
-            base().with_n_kv_heads(6),
-        ),
+        case("multi-query", multi_query.clone(), "sharing of heads", base().with_n_kv_heads(6)),
         case("multi-head", base().with_n_kv_heads(6), "number of heads", base()),
-        case(
-            "no bias",
-            base().with_bias(ProjectionBias::NONE),
-            "absence of biases",
-            base(),
-        ),
-        case(
-            "bias of queries, keys and values",
-            base().with_bias(ProjectionBias::QKV),
-            "absence of one bias",
-            base(),
-        ),
-        case(
-            "norm per head",
-            with_norm(QkNormScope::PerHead, NormKind::Rms),
-            "norm",
-            base(),
-        ),
-        case(
-            "norm per head, plus one",
-            with_norm(QkNormScope::PerHead, NormKind::RmsPlusOne),
-            "norm",
-            base(),
-        ),
+        case("no bias", base().with_bias(ProjectionBias::NONE), "absence of biases", base()),
+        case("bias of queries, keys and values", base().with_bias(ProjectionBias::QKV), "absence of one bias", base()),
+        case("norm per head", with_norm(QkNormScope::PerHead, NormKind::Rms), "norm", base()),
+        case("norm per head, plus one", with_norm(QkNormScope::PerHead, NormKind::RmsPlusOne), "norm", base()),
         case(
             "norm per head, own weights",
             with_norm(QkNormScope::PerHeadOwnWeight, NormKind::LayerNoBias),
             "norm",
             base(),
         ),
-        case(
-            "norm over the full width",
-            with_norm(QkNormScope::FullWidth, NormKind::Rms),
-            "norm",
-            base(),
-        ),
+        case("norm over the full width", with_norm(QkNormScope::FullWidth, NormKind::Rms), "norm", base()),
         case("clip", base().with_clip_qkv(0.8), "clip", base()),
         case("softcap", base().with_softcap(1.5), "softcap", base()),
         case("scale", base().with_scale(0.9), "scale", base()),
-        case(
-            "blockwise",
-            base().with_kernel(AttentionKernel::Blockwise).with_softcap(1.5),
-            "softcap",
-            base(),
-        ),
-        Case::new(Kind::Module, "multi_head_attention/causal", |probe| {
-            attend_masked(&AttentionMask::causal(), probe)
-        })
-        .without("causality", |probe| attend(&base(), false, probe)),
-        Case::new(Kind::Module, "multi_head_attention/no rotation", |probe| {
-            attend(&base(), false, probe)
-        })
-        .without("absence of rotation", |probe| attend(&base(), true, probe)),
+        case("blockwise", base().with_kernel(AttentionKernel::Blockwise).with_softcap(1.5), "softcap", base()),
+        Case::new(Kind::Module, "multi_head_attention/causal", |probe| attend_masked(&AttentionMask::causal(), probe))
+            .without("causality", |probe| attend(&base(), false, probe)),
+        Case::new(Kind::Module, "multi_head_attention/no rotation", |probe| attend(&base(), false, probe))
+            .without("absence of rotation", |probe| attend(&base(), true, probe)),
     ];
-    cases.push(Case::new(
-        Kind::Module,
-        "multi_head_attention/weights returned",
-        |probe| {
-            let x = probe.input("x", [BATCH, SEQ, D_MODEL]);
-            let module = probe.module("attention", base().init(probe.device()));
-            let mask = AttentionMask::causal();
-            let (y, weights) = module.forward_with_weights(x, None, AttentionContext::masked(&mask));
-            probe.output("y", y);
-            probe.output("weights", weights);
-            Ok(())
-        },
-    ));
+    cases.push(Case::new(Kind::Module, "multi_head_attention/weights returned", |probe| {
+        let x = probe.input("x", [BATCH, SEQ, D_MODEL]);
+        let module = probe.module("attention", base().init(probe.device()));
+        let mask = AttentionMask::causal();
+        let (y, weights) = module.forward_with_weights(x, None, AttentionContext::masked(&mask));
+        probe.output("y", y);
+        probe.output("weights", weights);
+        Ok(())
+    }));
     cases
 }
 
@@ -166,10 +106,7 @@ fn attend(config: &MultiHeadAttentionConfig, is_rotary: bool, probe: &mut Probe)
     let module = probe.module("attention", config.init(probe.device()));
     let angles = RotaryConfig::new(100.0).angles(config.d_head(), &[(0..SEQ).collect()], probe.device());
     let mask = AttentionMask::none();
-    let context = AttentionContext {
-        rotary: is_rotary.then_some(&angles),
-        ..AttentionContext::masked(&mask)
-    };
+    let context = AttentionContext { rotary: is_rotary.then_some(&angles), ..AttentionContext::masked(&mask) };
     probe.output("y", module.forward(x, context));
     Ok(())
 }
@@ -188,9 +125,7 @@ fn cross_attention() -> Vec<Case> {
         move |probe: &mut Probe| {
             let x = probe.input("x", [BATCH, 5, D_MODEL]);
             let memory = probe.input("memory", [BATCH, SEQ, 12]);
-            let config = base()
-                .with_d_context(12)
-                .with_kernel(probe.kernel(AttentionKernel::Auto));
+            let config = base().with_d_context(12).with_kernel(probe.kernel(AttentionKernel::Auto));
             let module = probe.module("attention", config.init(probe.device()));
             let mut mask = AttentionMask::none();
             if is_padded {

@@ -6,9 +6,10 @@ struct SplitMix64(u64);
 impl SplitMix64 {
     /// A stream of its own for each name: the seed is the name's FNV-1a hash.
     fn named(name: &str) -> Self {
-        Self(name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3)
-        }))
+        Self(
+            name.bytes()
+                .fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3)),
+        )
     }
 
     fn next(&mut self) -> u64 {
@@ -27,9 +28,7 @@ pub(super) fn draw(name: &str, len: usize, std: f64) -> Vec<f64> {
     let mut stream = SplitMix64::named(name);
     let half_width = std * 1.732_050_807_568_877_2;
     let unit = |bits: u64| (bits >> 40) as f64 / (1_u64 << 23) as f64 - 1.0;
-    (0..len)
-        .map(|_| f64::from((unit(stream.next()) * half_width) as f32))
-        .collect()
+    (0..len).map(|_| f64::from((unit(stream.next()) * half_width) as f32)).collect()
 }
 
 /// `len` whole numbers from 0 to `bound − 1`, the same for the same name.
@@ -54,34 +53,18 @@ impl Difference {
     pub fn between(expected: &[f64], found: &[f64]) -> Self {
         let largest = expected.iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));
         if expected.len() != found.len() {
-            return Self {
-                max_abs: f64::INFINITY,
-                rel_l2: f64::INFINITY,
-                largest,
-            };
+            return Self { max_abs: f64::INFINITY, rel_l2: f64::INFINITY, largest };
         }
         let (mut max_abs, mut squares, mut expected_squares) = (0.0_f64, 0.0, 0.0);
         for (a, b) in found.iter().zip(expected) {
             let difference = (a - b).abs();
             // `f64::max` would drop what is not a number.
-            max_abs = if difference.is_nan() || max_abs.is_nan() {
-                f64::NAN
-            } else {
-                max_abs.max(difference)
-            };
+            max_abs = if difference.is_nan() || max_abs.is_nan() { f64::NAN } else { max_abs.max(difference) };
             squares += difference * difference;
             expected_squares += b * b;
         }
-        let rel_l2 = if squares == 0.0 {
-            0.0
-        } else {
-            (squares / expected_squares).sqrt()
-        };
-        Self {
-            max_abs,
-            rel_l2,
-            largest,
-        }
+        let rel_l2 = if squares == 0.0 { 0.0 } else { (squares / expected_squares).sqrt() };
+        Self { max_abs, rel_l2, largest }
     }
 
     /// Whether no number is off by more than `tolerance`, relative to the largest expected one where that is above 1.

@@ -50,24 +50,10 @@ pub(super) struct Probe<'a> {
 /// Runs a case; with `gradients`, on the autodiff device, followed by the backward pass of the sum of all outputs, each
 /// number weighted by a fixed factor.
 pub(super) fn evaluate(run: &Run, target: &Target, gradients: bool) -> Result<Evaluation, Error> {
-    let device = if gradients {
-        target.device.clone().autodiff()
-    } else {
-        target.device.clone()
-    };
-    let mut probe = Probe {
-        target,
-        device,
-        leaves: Vec::new(),
-        outputs: Vec::new(),
-    };
+    let device = if gradients { target.device.clone().autodiff() } else { target.device.clone() };
+    let mut probe = Probe { target, device, leaves: Vec::new(), outputs: Vec::new() };
     run(&mut probe)?;
-    let Probe {
-        device,
-        leaves,
-        outputs,
-        ..
-    } = probe;
+    let Probe { device, leaves, outputs, .. } = probe;
     let mut found = Vec::new();
     if gradients {
         let weighted = outputs.iter().map(|(name, _, output)| {
@@ -80,15 +66,8 @@ pub(super) fn evaluate(run: &Run, target: &Target, gradients: bool) -> Result<Ev
             leaf(&gradients, &mut found);
         }
     }
-    let read = |(name, shape, output): (String, Vec<usize>, Tensor<1>)| Numbers {
-        name,
-        shape,
-        values: read(output),
-    };
-    Ok(Evaluation {
-        outputs: outputs.into_iter().map(read).collect(),
-        gradients: found,
-    })
+    let read = |(name, shape, output): (String, Vec<usize>, Tensor<1>)| Numbers { name, shape, values: read(output) };
+    Ok(Evaluation { outputs: outputs.into_iter().map(read).collect(), gradients: found })
 }
 
 impl Probe<'_> {
@@ -124,9 +103,7 @@ impl Probe<'_> {
         }
         let leaf = flat.require_grad();
         let (name, source) = (name.to_owned(), leaf.clone());
-        self.leaves.push(Box::new(move |gradients, found| {
-            found.push(gradient_of(&name, &source, gradients))
-        }));
+        self.leaves.push(Box::new(move |gradients, found| found.push(gradient_of(&name, &source, gradients))));
         leaf.reshape(shape)
     }
 
@@ -143,20 +120,11 @@ impl Probe<'_> {
     /// A module with drawn weights, the same for the same name and parameter path.
     pub fn module<M: Module + 'static>(&mut self, name: &str, module: M) -> M {
         let (dtype, device, fault) = (self.target.dtype, self.device.clone(), self.target.fault);
-        let module = module.map(&mut Fill {
-            path: Path::new(name),
-            dtype,
-            device,
-            fault,
-        });
+        let module = module.map(&mut Fill { path: Path::new(name), dtype, device, fault });
         if self.device.is_autodiff() {
             let (name, source) = (name.to_owned(), module.clone());
             self.leaves.push(Box::new(move |gradients, found| {
-                source.visit(&mut Collect {
-                    path: Path::new(&name),
-                    gradients,
-                    found,
-                });
+                source.visit(&mut Collect { path: Path::new(&name), gradients, found });
             }));
         }
         module
@@ -165,8 +133,7 @@ impl Probe<'_> {
     /// Takes an output.
     pub fn output<const D: usize>(&mut self, name: &str, output: Tensor<D>) {
         let shape = output.dims();
-        self.outputs
-            .push((name.to_owned(), shape.to_vec(), output.flatten(0, D - 1)));
+        self.outputs.push((name.to_owned(), shape.to_vec(), output.flatten(0, D - 1)));
     }
 }
 
@@ -177,11 +144,7 @@ fn upload<const D: usize>(values: Vec<f64>, shape: &[usize], dtype: DType, devic
 }
 
 fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
-    if tensor.shape().num_elements() == 0 {
-        Vec::new()
-    } else {
-        tensor.into_data().iter::<f64>().collect()
-    }
+    if tensor.shape().num_elements() == 0 { Vec::new() } else { tensor.into_data().iter::<f64>().collect() }
 }
 
 /// The gradient of a leaf; zeros where the result does not depend on it.
@@ -191,11 +154,7 @@ fn gradient_of<const D: usize>(name: &str, leaf: &Tensor<D>, gradients: &Gradien
         Some(gradient) => read(gradient),
         None => vec![0.0; shape.iter().product()],
     };
-    Numbers {
-        name: name.to_owned(),
-        shape,
-        values,
-    }
+    Numbers { name: name.to_owned(), shape, values }
 }
 
 /// Where in a module a traversal is: names of fields, and for each whether a linear projection holds it.
@@ -215,11 +174,7 @@ impl Path {
     }
 
     fn text(&self) -> String {
-        self.0
-            .iter()
-            .map(|(name, _)| name.as_str())
-            .collect::<Vec<_>>()
-            .join(".")
+        self.0.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(".")
     }
 
     fn is(&self, name: &str) -> bool {
@@ -253,22 +208,11 @@ impl ModuleMapper for Fill {
         let len = shape.iter().product();
         let mut values = if D == 1 {
             // A norm's weight starts at 1, or at 0 where 1 is added to it; it and every bias vary by half of 1.
-            let start = if self.path.is("weight") {
-                read(param.val())[0]
-            } else {
-                0.0
-            };
-            draw(&self.path.text(), len, 0.29)
-                .iter()
-                .map(|x| f64::from((start + x) as f32))
-                .collect()
+            let start = if self.path.is("weight") { read(param.val())[0] } else { 0.0 };
+            draw(&self.path.text(), len, 0.29).iter().map(|x| f64::from((start + x) as f32)).collect()
         } else {
             // The weight of a projection is `[in, out]`, a table has one row per entry.
-            let width = if self.path.is_projection() {
-                shape[0]
-            } else {
-                shape[D - 1]
-            };
+            let width = if self.path.is_projection() { shape[0] } else { shape[D - 1] };
             draw(&self.path.text(), len, (width as f64).sqrt().recip())
         };
         if let Some(first) = values.first_mut() {
@@ -296,7 +240,6 @@ impl ModuleVisitor for Collect<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.found
-            .push(gradient_of(&self.path.text(), &param.val(), self.gradients));
+        self.found.push(gradient_of(&self.path.text(), &param.val(), self.gradients));
     }
 }

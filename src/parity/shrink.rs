@@ -32,9 +32,8 @@ pub(super) fn shrunk(config: &ModelConfig) -> ModelConfig {
     attention.d_model = 0;
     attention.d_head = config.attention.d_head.map(|_| d_head);
     // The same factor in units of 1/√d_head.
-    attention.scale = attention
-        .scale
-        .map(|scale| scale * (config.attention().d_head() as f64).sqrt() / (d_head as f64).sqrt());
+    attention.scale =
+        attention.scale.map(|scale| scale * (config.attention().d_head() as f64).sqrt() / (d_head as f64).sqrt());
     attention.softcap = attention.softcap.map(|_| CAP);
     attention.clip_qkv = attention.clip_qkv.map(|_| CAP / 2.0);
     if let Some(feed_forward) = &mut small.feed_forward {
@@ -43,22 +42,14 @@ pub(super) fn shrunk(config: &ModelConfig) -> ModelConfig {
 
     if let Some(embedding) = &mut small.embedding {
         embedding.vocab_size = VOCAB_SIZE;
-        embedding.d_embedding = config
-            .embedding
-            .as_ref()
-            .filter(|e| e.is_projected(config.d_model))
-            .map(|_| 18);
+        embedding.d_embedding = config.embedding.as_ref().filter(|e| e.is_projected(config.d_model)).map(|_| 18);
     }
     if let Some(head) = &mut small.head {
         head.softcap = head.softcap.map(|_| CAP);
     }
     small.max_seq_len = small.max_seq_len.min(32);
     for layer in &mut small.layers {
-        *layer = LayerPattern {
-            window: layer.window.map(|_| WINDOW),
-            repeat: 1,
-            ..*layer
-        };
+        *layer = LayerPattern { window: layer.window.map(|_| WINDOW), repeat: 1, ..*layer };
     }
     small.n_layers = (small.layers.len() + 1).clamp(2, 4).min(config.n_layers);
     if let Positions::Rotary(RotaryPositions { global, local }) = &mut small.positions {
@@ -100,23 +91,10 @@ fn shrink_rotary(rotary: &mut RotaryConfig, d_head: usize, largest_theta: f64) {
     rotary.theta = rotary.theta.min(largest_theta);
     match &mut rotary.scaling {
         RotaryScaling::None | RotaryScaling::Linear { .. } => {}
-        RotaryScaling::Dynamic {
-            original_max_seq_len, ..
-        }
-        | RotaryScaling::Llama3 {
-            original_max_seq_len, ..
-        }
-        | RotaryScaling::Yarn {
-            original_max_seq_len, ..
-        } => *original_max_seq_len = ORIGINAL_LEN,
-        RotaryScaling::Longrope {
-            short_factor,
-            long_factor,
-            original_max_seq_len,
-            max_seq_len,
-            factor,
-            ..
-        } => {
+        RotaryScaling::Dynamic { original_max_seq_len, .. }
+        | RotaryScaling::Llama3 { original_max_seq_len, .. }
+        | RotaryScaling::Yarn { original_max_seq_len, .. } => *original_max_seq_len = ORIGINAL_LEN,
+        RotaryScaling::Longrope { short_factor, long_factor, original_max_seq_len, max_seq_len, factor, .. } => {
             *factor = Some(factor.unwrap_or(*max_seq_len as f64 / *original_max_seq_len as f64));
             (*original_max_seq_len, *max_seq_len) = (ORIGINAL_LEN, 4 * ORIGINAL_LEN);
             for list in [short_factor, long_factor] {
@@ -142,15 +120,9 @@ pub(super) fn ablations(config: &ModelConfig) -> Vec<(&'static str, ModelConfig)
         c.layers.iter_mut().for_each(|layer| layer.rotary = LayerRotary::Global);
     });
     try_out("window", &|c| c.layers.iter_mut().for_each(|layer| layer.window = None));
-    try_out("local rotation", &|c| {
-        c.layers.iter_mut().for_each(|layer| layer.rotary = LayerRotary::Global)
-    });
-    try_out("part of each head", &|c| {
-        change_rotary(c, |rotary| rotary.fraction = 1.0)
-    });
-    try_out("rotary scaling", &|c| {
-        change_rotary(c, |rotary| rotary.scaling = RotaryScaling::None)
-    });
+    try_out("local rotation", &|c| c.layers.iter_mut().for_each(|layer| layer.rotary = LayerRotary::Global));
+    try_out("part of each head", &|c| change_rotary(c, |rotary| rotary.fraction = 1.0));
+    try_out("rotary scaling", &|c| change_rotary(c, |rotary| rotary.scaling = RotaryScaling::None));
     try_out("softcap", &|c| c.attention.softcap = None);
     try_out("clip", &|c| c.attention.clip_qkv = None);
     try_out("norm of queries and keys", &|c| c.attention.qk_norm = None);
@@ -162,17 +134,9 @@ pub(super) fn ablations(config: &ModelConfig) -> Vec<(&'static str, ModelConfig)
     try_out("placement", &|c| {
         (c.block.placement, c.block.topology) = (NormPlacement::None, BlockTopology::Sequential);
     });
-    try_out("gate", &|c| {
-        c.feed_forward
-            .iter_mut()
-            .for_each(|feed_forward| feed_forward.gated = false)
-    });
-    try_out("embedding scale", &|c| {
-        c.embedding.iter_mut().for_each(|e| e.scale = EmbeddingScale::None)
-    });
-    try_out("embedding norm", &|c| {
-        c.embedding.iter_mut().for_each(|e| e.norm = false)
-    });
+    try_out("gate", &|c| c.feed_forward.iter_mut().for_each(|feed_forward| feed_forward.gated = false));
+    try_out("embedding scale", &|c| c.embedding.iter_mut().for_each(|e| e.scale = EmbeddingScale::None));
+    try_out("embedding norm", &|c| c.embedding.iter_mut().for_each(|e| e.norm = false));
     try_out("token types", &|c| c.embedding.iter_mut().for_each(|e| e.n_types = 0));
     let head = |change: fn(&mut HeadConfig)| move |c: &mut ModelConfig| c.head.iter_mut().for_each(change);
     try_out("head's softcap", &head(|head| head.softcap = None));

@@ -15,12 +15,7 @@ use crate::backend::{Backend, DeviceName};
 fn two_backends_agree_in_64_bits() {
     let flex = oracle().unwrap();
     let device = DeviceName::new(Backend::NdArray).open().unwrap();
-    let ndarray = Target {
-        device,
-        dtype: DType::F64,
-        is_oracle: true,
-        fault: 0.0,
-    };
+    let ndarray = Target { device, dtype: DType::F64, is_oracle: true, fault: 0.0 };
     for case in all_cases().unwrap() {
         let a = evaluate(&case.run, &flex, case.has_gradients).unwrap();
         let b = evaluate(&case.run, &ndarray, case.has_gradients).unwrap();
@@ -38,32 +33,15 @@ fn gradients_are_those_of_finite_differences() {
     let loss = |outputs: &[Numbers]| -> f64 {
         let weighted = outputs.iter().map(|output| {
             let factors = draw(&format!("{}.gradient", output.name), output.values.len(), 1.0);
-            output
-                .values
-                .iter()
-                .zip(factors)
-                .map(|(value, factor)| value * factor)
-                .sum::<f64>()
+            output.values.iter().zip(factors).map(|(value, factor)| value * factor).sum::<f64>()
         });
         weighted.sum()
     };
     let mut checked = 0;
     for case in all_cases().unwrap().into_iter().filter(|case| case.has_gradients) {
         // All first numbers of parameters move together.
-        let at = |fault: f64| {
-            loss(
-                &evaluate(
-                    &case.run,
-                    &Target {
-                        fault,
-                        ..oracle().unwrap()
-                    },
-                    false,
-                )
-                .unwrap()
-                .outputs,
-            )
-        };
+        let at =
+            |fault: f64| loss(&evaluate(&case.run, &Target { fault, ..oracle().unwrap() }, false).unwrap().outputs);
         let measured = (at(STEP) - at(-STEP)) / (2.0 * STEP);
         let gradients = evaluate(&case.run, &oracle().unwrap(), true).unwrap().gradients;
         let of_parameters = gradients.iter().filter(|gradient| gradient.name.contains('.'));

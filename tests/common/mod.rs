@@ -39,9 +39,7 @@ pub fn devices() -> Vec<(&'static str, Device)> {
 
 /// The device of one backend, which must be compiled in.
 pub fn device(backend: Backend) -> Device {
-    DeviceName::new(backend)
-        .open()
-        .unwrap_or_else(|error| panic!("{error}"))
+    DeviceName::new(backend).open().unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The default backend, for tests of what does not depend on the backend.
@@ -66,13 +64,7 @@ pub fn largest(values: &[f64]) -> f64 {
 /// The worst difference and its index. Refuses what would make a comparison pass by accident: nothing to compare,
 /// different lengths, and numbers that are not finite.
 pub fn worst(name: &str, got: &[f64], want: &[f64]) -> (f64, usize) {
-    assert_eq!(
-        got.len(),
-        want.len(),
-        "{name}: got {} numbers, want {}",
-        got.len(),
-        want.len()
-    );
+    assert_eq!(got.len(), want.len(), "{name}: got {} numbers, want {}", got.len(), want.len());
     assert!(!want.is_empty(), "{name}: there is nothing to compare");
     for (what, values) in [("got", got), ("want", want)] {
         if let Some(index) = values.iter().position(|value| !value.is_finite()) {
@@ -80,21 +72,14 @@ pub fn worst(name: &str, got: &[f64], want: &[f64]) -> (f64, usize) {
         }
     }
     let differences = got.iter().zip(want).map(|(got, want)| (got - want).abs());
-    differences
-        .zip(0..)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .expect("there is something to compare")
+    differences.zip(0..).max_by(|a, b| a.0.total_cmp(&b.0)).expect("there is something to compare")
 }
 
 /// Fails where some number is further than `tolerance` from the wanted one, and says which is the worst.
 #[track_caller]
 pub fn assert_close(name: &str, got: &[f64], want: &[f64], tolerance: f64) {
     let (error, index) = worst(name, got, want);
-    let outside = got
-        .iter()
-        .zip(want)
-        .filter(|(got, want)| (*got - *want).abs() > tolerance)
-        .count();
+    let outside = got.iter().zip(want).filter(|(got, want)| (*got - *want).abs() > tolerance).count();
     assert!(
         error <= tolerance,
         "{name}: off by {error:.3e} at index {index}: got {}, want {}; {outside} of {} numbers are off by more than \
@@ -111,10 +96,7 @@ pub fn assert_close(name: &str, got: &[f64], want: &[f64], tolerance: f64) {
 #[track_caller]
 pub fn assert_apart(name: &str, one: &[f64], other: &[f64], distance: f64) {
     let (difference, _) = worst(name, one, other);
-    assert!(
-        difference >= distance,
-        "{name}: must differ by {distance:.1e}, differ by only {difference:.3e}"
-    );
+    assert!(difference >= distance, "{name}: must differ by {distance:.1e}, differ by only {difference:.3e}");
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -157,18 +139,12 @@ impl Numbers {
     }
 
     pub fn tensor<const D: usize>(&mut self, shape: [usize; D], device: &Device) -> Tensor<D> {
-        Array {
-            shape: shape.to_vec(),
-            values: self.normals(shape.iter().product()),
-        }
-        .tensor(device)
+        Array { shape: shape.to_vec(), values: self.normals(shape.iter().product()) }.tensor(device)
     }
 
     /// Rows of token ids below `vocab_size`.
     pub fn tokens(&mut self, rows: usize, len: usize, vocab_size: usize) -> Vec<Vec<i64>> {
-        (0..rows)
-            .map(|_| (0..len).map(|_| self.below(vocab_size) as i64).collect())
-            .collect()
+        (0..rows).map(|_| (0..len).map(|_| self.below(vocab_size) as i64).collect()).collect()
     }
 }
 
@@ -245,14 +221,9 @@ impl Array {
 
     /// A matrix with its axes swapped.
     pub fn transposed(&self) -> Self {
-        let [rows, columns] = self.shape[..] else {
-            panic!("only a matrix is transposed, not {:?}", self.shape)
-        };
+        let [rows, columns] = self.shape[..] else { panic!("only a matrix is transposed, not {:?}", self.shape) };
         let at = |index: usize| self.values[index % rows * columns + index / rows];
-        Self {
-            shape: vec![columns, rows],
-            values: (0..rows * columns).map(at).collect(),
-        }
+        Self { shape: vec![columns, rows], values: (0..rows * columns).map(at).collect() }
     }
 
     /// A part of the first axis.
@@ -260,29 +231,20 @@ impl Array {
         let stride: usize = self.shape[1..].iter().product();
         let mut shape = self.shape.clone();
         shape[0] = rows.len();
-        Self {
-            shape,
-            values: self.values[rows.start * stride..rows.end * stride].to_vec(),
-        }
+        Self { shape, values: self.values[rows.start * stride..rows.end * stride].to_vec() }
     }
 
     /// Arrays one after another along the first axis.
     pub fn joined(parts: &[Self]) -> Self {
         let mut shape = parts[0].shape.clone();
         shape[0] = parts.iter().map(|part| part.shape[0]).sum();
-        Self {
-            shape,
-            values: parts.iter().flat_map(|part| part.values.iter().copied()).collect(),
-        }
+        Self { shape, values: parts.iter().flat_map(|part| part.values.iter().copied()).collect() }
     }
 
     /// A matrix of whole numbers as rows.
     pub fn rows(&self) -> Vec<Vec<i64>> {
         let width = *self.shape.last().expect("an array has an axis");
-        self.values
-            .chunks(width)
-            .map(|row| row.iter().map(|value| *value as i64).collect())
-            .collect()
+        self.values.chunks(width).map(|row| row.iter().map(|value| *value as i64).collect()).collect()
     }
 }
 
@@ -305,10 +267,7 @@ impl Fixture {
 
     pub fn at(path: &Path) -> Self {
         let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        Self {
-            path: path.to_owned(),
-            bytes,
-        }
+        Self { path: path.to_owned(), bytes }
     }
 
     fn tensors(&self) -> SafeTensors<'_> {
@@ -317,20 +276,13 @@ impl Fixture {
 
     /// All tensors by name.
     pub fn all(&self) -> BTreeMap<String, Array> {
-        self.tensors()
-            .iter()
-            .map(|(name, view)| (name.to_owned(), read(&view)))
-            .collect()
+        self.tensors().iter().map(|(name, view)| (name.to_owned(), read(&view))).collect()
     }
 
     /// One tensor.
     pub fn array(&self, name: &str) -> Array {
         let tensors = self.tensors();
-        read(
-            &tensors
-                .tensor(name)
-                .unwrap_or_else(|error| panic!("{}: {error}", self.path.display())),
-        )
+        read(&tensors.tensor(name).unwrap_or_else(|error| panic!("{}: {error}", self.path.display())))
     }
 
     /// The numbers of one tensor.
@@ -345,35 +297,20 @@ impl Fixture {
 
     /// The rows of an attention mask as padding: true where the token is padding.
     pub fn padding(&self, name: &str) -> Vec<Vec<bool>> {
-        self.rows(name)
-            .iter()
-            .map(|row| row.iter().map(|visible| *visible == 0).collect())
-            .collect()
+        self.rows(name).iter().map(|row| row.iter().map(|visible| *visible == 0).collect()).collect()
     }
 }
 
 fn read(view: &TensorView) -> Array {
     let bytes = view.data();
     let values = match view.dtype() {
-        Dtype::F32 => bytes
-            .chunks(4)
-            .map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap())))
-            .collect(),
-        Dtype::F64 => bytes
-            .chunks(8)
-            .map(|b| f64::from_le_bytes(b.try_into().unwrap()))
-            .collect(),
-        Dtype::I64 => bytes
-            .chunks(8)
-            .map(|b| i64::from_le_bytes(b.try_into().unwrap()) as f64)
-            .collect(),
+        Dtype::F32 => bytes.chunks(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect(),
+        Dtype::F64 => bytes.chunks(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect(),
+        Dtype::I64 => bytes.chunks(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as f64).collect(),
         Dtype::BOOL => bytes.iter().map(|b| f64::from(*b)).collect(),
         other => panic!("fixtures hold no {other:?}"),
     };
-    Array {
-        shape: view.shape().to_vec(),
-        values,
-    }
+    Array { shape: view.shape().to_vec(), values }
 }
 
 /// The values of small functions.
@@ -390,21 +327,12 @@ pub fn array_of(value: &Value) -> Array {
             let items: Vec<Array> = items.iter().map(array_of).collect();
             let mut shape = vec![items.len()];
             shape.extend(items.first().map_or(&[][..], |item| &item.shape[..]));
-            Array {
-                shape,
-                values: items.into_iter().flat_map(|item| item.values).collect(),
-            }
+            Array { shape, values: items.into_iter().flat_map(|item| item.values).collect() }
         }
-        Value::Bool(flag) => Array {
-            shape: Vec::new(),
-            values: vec![f64::from(u8::from(*flag))],
-        },
+        Value::Bool(flag) => Array { shape: Vec::new(), values: vec![f64::from(u8::from(*flag))] },
         number => {
             let number = number.as_f64().unwrap_or_else(|| panic!("{number} is no number"));
-            Array {
-                shape: Vec::new(),
-                values: vec![number],
-            }
+            Array { shape: Vec::new(), values: vec![number] }
         }
     }
 }
@@ -422,11 +350,7 @@ pub fn numbers(value: &Value) -> Vec<f64> {
 pub fn fill(linear: &mut Linear, weight: &Array, bias: Option<&Array>) {
     let device = linear.weight.lazy_device();
     let weight = weight.transposed();
-    assert_eq!(
-        linear.weight.lazy_shape().as_slice(),
-        weight.shape,
-        "shape of a projection"
-    );
+    assert_eq!(linear.weight.lazy_shape().as_slice(), weight.shape, "shape of a projection");
     linear.weight = Param::from_tensor(weight.tensor(&device));
     assert_eq!(linear.bias.is_some(), bias.is_some(), "bias of a projection");
     linear.bias = bias.map(|bias| Param::from_tensor(bias.tensor(&device)));
@@ -435,19 +359,13 @@ pub fn fill(linear: &mut Linear, weight: &Array, bias: Option<&Array>) {
 /// The gradient of a parameter.
 pub fn gradient<const D: usize>(name: &str, of: &Tensor<D>, gradients: &Gradients) -> Array {
     let gradient = of.grad(gradients).unwrap_or_else(|| panic!("{name} has no gradient"));
-    Array {
-        shape: gradient.dims().to_vec(),
-        values: values(gradient),
-    }
+    Array { shape: gradient.dims().to_vec(), values: values(gradient) }
 }
 
 /// The gradients of a projection in PyTorch's layout: weight `[out, in]` and bias.
 pub fn projection_gradients(name: &str, linear: &Linear, gradients: &Gradients) -> [Array; 2] {
     let bias = linear.bias.as_ref().expect("the projection has a bias");
-    [
-        gradient(name, &linear.weight.val(), gradients).transposed(),
-        gradient(name, &bias.val(), gradients),
-    ]
+    [gradient(name, &linear.weight.val(), gradients).transposed(), gradient(name, &bias.val(), gradients)]
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -468,18 +386,9 @@ impl FiveKeys {
         let set = &functional()["attention"];
         let tensor = |name: &str| {
             let Array { shape, values } = array_of(&set[name]);
-            Array {
-                shape: [vec![1, 1], shape].concat(),
-                values,
-            }
-            .tensor(device)
+            Array { shape: [vec![1, 1], shape].concat(), values }.tensor(device)
         };
-        Self {
-            query: tensor("q"),
-            key: tensor("k"),
-            value: tensor("v"),
-            device: device.clone(),
-        }
+        Self { query: tensor("q"), key: tensor("k"), value: tensor("v"), device: device.clone() }
     }
 
     /// The six numbers of the output.
@@ -496,14 +405,8 @@ impl FiveKeys {
 
     /// A bias of 3 × 5 scores: `amount` where the row has an `x`, 0 elsewhere.
     pub fn bias(&self, rows: [&str; 3], amount: f64) -> Tensor<4> {
-        let bias = rows
-            .iter()
-            .flat_map(|row| row.chars().map(|c| if c == 'x' { amount } else { 0.0 }));
-        Array {
-            shape: vec![1, 1, 3, 5],
-            values: bias.collect(),
-        }
-        .tensor(&self.device)
+        let bias = rows.iter().flat_map(|row| row.chars().map(|c| if c == 'x' { amount } else { 0.0 }));
+        Array { shape: vec![1, 1, 3, 5], values: bias.collect() }.tensor(&self.device)
     }
 
     /// Padding over the five keys.
@@ -525,9 +428,7 @@ pub fn checkpoint_folder(name: &str) -> PathBuf {
 /// A tiny checkpoint on a device, in 32 bits.
 pub fn load(name: &str, device: &Device) -> Transformer {
     let checkpoint = Checkpoint::open(checkpoint_folder(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let (model, _) = checkpoint
-        .load(device, FloatDType::F32)
-        .unwrap_or_else(|error| panic!("{name}: {error}"));
+    let (model, _) = checkpoint.load(device, FloatDType::F32).unwrap_or_else(|error| panic!("{name}: {error}"));
     model
 }
 
@@ -597,18 +498,10 @@ impl Changed {
         edit(&mut tensors);
         let bytes: BTreeMap<&String, Vec<u8>> = tensors
             .iter()
-            .map(|(name, array)| {
-                (
-                    name,
-                    array.values.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect(),
-                )
-            })
+            .map(|(name, array)| (name, array.values.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect()))
             .collect();
         let views = tensors.iter().map(|(name, array)| {
-            (
-                name,
-                TensorView::new(Dtype::F32, array.shape.clone(), &bytes[name]).expect("the shape fits"),
-            )
+            (name, TensorView::new(Dtype::F32, array.shape.clone(), &bytes[name]).expect("the shape fits"))
         });
         let file = safetensors::serialize(views, None).expect("the tensors can be written");
         std::fs::write(path, file).expect("the weights can be written");
@@ -638,41 +531,27 @@ impl Changed {
 
 /// The logits of every position, `[batch, seq, vocab_size]`.
 pub fn logits(model: &Transformer, input: &ModelInput) -> Vec<f64> {
-    let output = model
-        .forward(input, None, ForwardOptions::default())
-        .unwrap_or_else(|error| panic!("{error}"));
+    let output = model.forward(input, None, ForwardOptions::default()).unwrap_or_else(|error| panic!("{error}"));
     values(output.logits.expect("the model has a head"))
 }
 
 /// The logits of every position when the rows are fed in chunks of these lengths.
 pub fn logits_in_chunks(model: &Transformer, rows: &[Vec<i64>], chunks: &[usize]) -> Vec<f64> {
-    assert_eq!(
-        chunks.iter().sum::<usize>(),
-        rows[0].len(),
-        "the chunks make up the rows"
-    );
+    assert_eq!(chunks.iter().sum::<usize>(), rows[0].len(), "the chunks make up the rows");
     let mut cache = model.new_cache();
     let mut start = 0;
     let parts = chunks.iter().map(|len| {
         let part: Vec<Vec<i64>> = rows.iter().map(|row| row[start..start + len].to_vec()).collect();
         start += len;
         let output = model.forward(&ModelInput::tokens(&part), Some(&mut cache), ForwardOptions::default());
-        output
-            .unwrap_or_else(|error| panic!("chunks {chunks:?}: {error}"))
-            .logits
-            .expect("the model has a head")
+        output.unwrap_or_else(|error| panic!("chunks {chunks:?}: {error}")).logits.expect("the model has a head")
     });
     values(Tensor::cat(parts.collect(), 1))
 }
 
 /// The token with the largest logit of each row of `logits`; the lowest id where several are equal.
 pub fn argmax(logits: &[f64], vocab_size: usize) -> Vec<i64> {
-    let best = |row: &[f64]| {
-        (0..row.len())
-            .rev()
-            .max_by(|a, b| row[*a].total_cmp(&row[*b]))
-            .expect("there are logits")
-    };
+    let best = |row: &[f64]| (0..row.len()).rev().max_by(|a, b| row[*a].total_cmp(&row[*b])).expect("there are logits");
     logits.chunks(vocab_size).map(|row| best(row) as i64).collect()
 }
 
@@ -723,21 +602,11 @@ impl<'a> Greedy<'a> {
         let padding = self.padding.iter().map(|row| row[from..].to_vec()).collect();
         self.fed = self.rows[0].len();
         let input = ModelInput::tokens(&rows).with_padding(padding);
-        let options = ForwardOptions {
-            logits: Logits::Last,
-            ..ForwardOptions::default()
-        };
-        let output = self
-            .model
-            .forward(&input, self.cache.as_mut(), options)
-            .unwrap_or_else(|error| panic!("{error}"));
+        let options = ForwardOptions { logits: Logits::Last, ..ForwardOptions::default() };
+        let output = self.model.forward(&input, self.cache.as_mut(), options).unwrap_or_else(|error| panic!("{error}"));
         let logits = values(output.logits.expect("the model has a head"));
         assert!(logits.iter().all(|logit| logit.is_finite()), "logits are not finite");
-        for (row, token) in self
-            .rows
-            .iter_mut()
-            .zip(argmax(&logits, self.model.config().vocab_size()))
-        {
+        for (row, token) in self.rows.iter_mut().zip(argmax(&logits, self.model.config().vocab_size())) {
             row.push(token);
         }
         for row in &mut self.padding {
