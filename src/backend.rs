@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use burn::tensor::{Device, FloatDType};
 
-use crate::attention::AttentionRequest;
+use crate::attention::{AttentionRequest, MaskForm};
 use crate::error::{Error, nearest};
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 use crate::kernel::HostMemory;
@@ -305,12 +305,15 @@ pub fn largest_buffer(device: &Device) -> Option<u64> {
 
 /// Whether the backend's own attention operation gives the right answer to `request`.
 pub(crate) fn fused_attention(request: &AttentionRequest, device: &Device) -> Result<(), String> {
-    let grouped = request.n_kv_heads != request.scores[1];
+    let [_, n_heads, query_len, key_len] = request.scores;
+    let (grouped, square) = (request.n_kv_heads != n_heads, query_len == key_len);
     match kind_of(device) {
         // Reads key/value heads by group, aligns causality to the end and gives zeros for rows without keys.
         Some(Kind::Flex) => Ok(()),
         // D01: burn-tch passes our mask on with the wrong polarity, aligns causality to the start and drops the cap.
-        Some(Kind::LibTorch) if request.masked => Err("the fused attention kernel of libtorch cannot mask".into()),
+        Some(Kind::LibTorch) if request.mask == MaskForm::General || (request.mask == MaskForm::Causal && !square) => {
+            Err("the fused attention kernel of libtorch cannot mask, but for causality among equal lengths".into())
+        }
         Some(Kind::LibTorch) if request.softcapped || request.biased || grouped => {
             Err("the fused attention kernel of libtorch cannot cap scores, add a bias or group heads".into())
         }

@@ -61,6 +61,9 @@ impl EmbeddingConfig {
         if let Some(d_embedding) = self.d_embedding {
             faults.positive(d_embedding, "d_embedding");
         }
+        if self.n_types > 0 {
+            faults.positive(self.n_types, "n_types");
+        }
         if let EmbeddingScale::Constant(factor) = self.scale {
             faults.require(factor.is_finite(), "scale", || format!("must be a number, got {factor}"));
         }

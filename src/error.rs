@@ -104,6 +104,12 @@ impl ConfigError {
     }
 }
 
+/// Sizes above this are refused: no model has them, and the product of two such and a depth would not fit in 64 bits.
+const LARGEST_SIZE: usize = 1 << 24;
+
+/// Likewise for numbers of positions, which contexts of some published models come near to.
+const LARGEST_LEN: usize = 1 << 32;
+
 /// Collects faults so that a validation can report all of them at once.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
@@ -132,9 +138,19 @@ impl Faults {
         }
     }
 
-    /// Requires a size that must not be zero.
+    /// Requires a size that must not be zero, and that leaves room for products of it.
     pub(crate) fn positive(&mut self, value: usize, key: &str) {
+        self.within(value, LARGEST_SIZE, key);
+    }
+
+    /// Requires a number of positions that must not be zero.
+    pub(crate) fn positive_len(&mut self, value: usize, key: &str) {
+        self.within(value, LARGEST_LEN, key);
+    }
+
+    fn within(&mut self, value: usize, largest: usize, key: &str) {
         self.require(value > 0, key, || "must be at least 1, got 0".into());
+        self.require(value <= largest, key, || format!("must be at most {largest}, got {value}"));
     }
 
     /// Requires a finite number above zero.

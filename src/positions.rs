@@ -6,6 +6,7 @@ use crate::attention::{AlibiConfig, RotaryConfig};
 use crate::error::Faults;
 
 /// Where positions enter a model.
+#[expect(clippy::large_enum_variant, reason = "there is one per model")]
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Positions {
@@ -54,6 +55,9 @@ impl Positions {
     }
 
     pub(crate) fn check(&self, d_head: usize, faults: &mut Faults) {
+        if let Self::Learned(LearnedPositions { offset: offset @ 1.., .. }) = self {
+            faults.positive_len(*offset, "learned.offset");
+        }
         match self {
             Self::Rotary(RotaryPositions { global, local }) => {
                 faults.section("rotary.global", |faults| global.check(d_head, faults));

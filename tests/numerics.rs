@@ -9,7 +9,7 @@ use burn::module::Param;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burnformer::activation::Activation;
 use burnformer::attention::{
-    AlibiConfig, AttentionKernel, AttentionMask, AttentionRequest, MultiHeadAttentionConfig, RotaryConfig,
+    AlibiConfig, AttentionKernel, AttentionMask, AttentionRequest, MaskForm, MultiHeadAttentionConfig, RotaryConfig,
     RotaryScaling, RotaryStyle, ScoreOptions, alibi_slopes, scaled_dot_product_attention, supports,
 };
 use burnformer::backend::{DeviceName, float_dtype};
@@ -46,7 +46,7 @@ fn request(scores: [usize; 4], n_kv_heads: usize, device: &Device) -> AttentionR
     AttentionRequest {
         scores,
         n_kv_heads,
-        masked: false,
+        mask: MaskForm::None,
         biased: false,
         softcapped: false,
         dropout: false,
@@ -446,7 +446,7 @@ fn attention_over_five_keys() {
                 }
                 for (way, mask, bias) in ways {
                     let request = AttentionRequest {
-                        masked: !mask.is_none(),
+                        mask: mask.form(),
                         biased: bias.is_some(),
                         softcapped: softcap.is_some(),
                         ..request([1, 1, 3, 5], 1, &device)
@@ -474,7 +474,7 @@ fn grouped_heads_share_neighbouring_queries() {
     let want = numbers(&case["output"]);
     for (backend, device) in devices() {
         for (mask, key) in [(AttentionMask::none(), "output"), (AttentionMask::causal(), "output_causal")] {
-            let request = AttentionRequest { masked: !mask.is_none(), ..request([1, 4, 3, 5], 2, &device) };
+            let request = AttentionRequest { mask: mask.form(), ..request([1, 4, 3, 5], 2, &device) };
             for kernel in kernels(&request, &device) {
                 let options = ScoreOptions { kernel, ..ScoreOptions::default() };
                 let (q, k, v) = (q.tensor(&device), k.tensor(&device), v.tensor(&device));
@@ -538,7 +538,7 @@ fn attention_in_half_precision_rounds_once() {
         let composed = ScoreOptions { kernel: AttentionKernel::Composed, ..ScoreOptions::default() };
         let want = scaled_dot_product_attention(wide(&q), wide(&k), wide(&v), &mask, None, &composed);
         let want = values(want.context);
-        let request = AttentionRequest { masked: true, ..request(scores, n_kv_heads, device) };
+        let request = AttentionRequest { mask: mask.form(), ..request(scores, n_kv_heads, device) };
         for kernel in kernels(&request, device) {
             let options = ScoreOptions { kernel, ..ScoreOptions::default() };
             let output = scaled_dot_product_attention(q.clone(), k.clone(), v.clone(), &mask, None, &options);

@@ -22,6 +22,17 @@ pub struct AttentionMask {
     explicit: Option<Tensor<4, Bool>>,
 }
 
+/// What a mask is made of, as far as kernels tell it apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaskForm {
+    /// Nothing is hidden.
+    None,
+    /// Only the keys after the query are hidden.
+    Causal,
+    /// Anything else.
+    General,
+}
+
 /// What a mask does to one tile of the score matrix, as far as its structure tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TileVisibility {
@@ -94,6 +105,15 @@ impl AttentionMask {
     /// Whether the mask is causality and window alone, so that no tensor is needed to describe it.
     pub fn is_structural(&self) -> bool {
         self.padding.is_none() && self.explicit.is_none()
+    }
+
+    /// What the mask is made of.
+    pub fn form(&self) -> MaskForm {
+        match () {
+            () if self.is_none() => MaskForm::None,
+            () if self.causal && self.is_structural() && self.window.is_none() => MaskForm::Causal,
+            () => MaskForm::General,
+        }
     }
 
     /// Whether some query may be left without any key.

@@ -10,7 +10,7 @@ mod scaled_dot_product;
 
 pub use alibi::{AlibiConfig, alibi_slopes};
 pub use kv_cache::KvCache;
-pub use mask::AttentionMask;
+pub use mask::{AttentionMask, MaskForm};
 pub(crate) use multi_head_attention::is_zero;
 pub use multi_head_attention::{
     AttentionContext, MultiHeadAttention, MultiHeadAttentionConfig, ProjectionBias, QkNorm, QkNormScope,

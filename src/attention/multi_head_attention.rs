@@ -196,6 +196,9 @@ impl MultiHeadAttentionConfig {
                 format!("= {n_heads} does not divide d_model = {d_model}; change one of them or give d_head")
             });
         }
+        if let Some(d_head) = self.d_head.filter(|d_head| d_head * n_heads > 0) {
+            faults.positive(d_head.saturating_mul(n_heads), "n_heads · d_head");
+        }
         if let Some(d_context) = self.d_context {
             faults.positive(d_context, "d_context");
         }

@@ -198,7 +198,7 @@ impl RotaryConfig {
             RotaryScaling::Linear { factor } => faults.positive_number(*factor, "linear.factor"),
             RotaryScaling::Dynamic { factor, original_max_seq_len } => {
                 faults.positive_number(*factor, "dynamic.factor");
-                faults.positive(*original_max_seq_len, "dynamic.original_max_seq_len");
+                faults.positive_len(*original_max_seq_len, "dynamic.original_max_seq_len");
                 faults.require(pairs > 1, "dynamic", || "needs at least 4 features that turn".into());
             }
             RotaryScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_seq_len } => {
@@ -207,11 +207,11 @@ impl RotaryConfig {
                 faults.require(high_freq_factor > low_freq_factor, "llama3.high_freq_factor", || {
                     format!("must be above low_freq_factor {low_freq_factor}, got {high_freq_factor}")
                 });
-                faults.positive(*original_max_seq_len, "llama3.original_max_seq_len");
+                faults.positive_len(*original_max_seq_len, "llama3.original_max_seq_len");
             }
             RotaryScaling::Yarn { factor, original_max_seq_len, beta_fast, beta_slow, .. } => {
                 faults.positive_number(*factor, "yarn.factor");
-                faults.positive(*original_max_seq_len, "yarn.original_max_seq_len");
+                faults.positive_len(*original_max_seq_len, "yarn.original_max_seq_len");
                 faults.positive_number(*beta_fast, "yarn.beta_fast");
                 faults.positive_number(*beta_slow, "yarn.beta_slow");
             }
@@ -227,7 +227,7 @@ impl RotaryConfig {
                 faults.require(*original_max_seq_len > 1, "longrope.original_max_seq_len", || {
                     format!("must be at least 2, got {original_max_seq_len}")
                 });
-                faults.positive(*max_seq_len, "longrope.max_seq_len");
+                faults.positive_len(*max_seq_len, "longrope.max_seq_len");
             }
         }
     }

@@ -7,7 +7,7 @@ use burn::tensor::{Bool, Device, Tensor, activation::softmax};
 use serde::{Deserialize, Serialize};
 
 use super::blockwise;
-use super::mask::AttentionMask;
+use super::mask::{AttentionMask, MaskForm};
 use crate::backend;
 use crate::precision::{narrow, widen};
 
@@ -70,8 +70,8 @@ pub struct AttentionRequest {
     pub scores: [usize; 4],
     /// Number of key and value heads.
     pub n_kv_heads: usize,
-    /// Whether any key is hidden.
-    pub masked: bool,
+    /// What hides keys.
+    pub mask: MaskForm,
     /// Whether there is a bias on scores.
     pub biased: bool,
     /// Whether scores are capped.
@@ -153,7 +153,7 @@ pub fn scaled_dot_product_attention(
     let request = AttentionRequest {
         scores: [batch, n_heads, query_len, key_len],
         n_kv_heads,
-        masked: !mask.is_none(),
+        mask: mask.form(),
         biased: bias.is_some(),
         softcapped: options.softcap.is_some(),
         dropout: options.dropout.is_some_and(|dropout| dropout.prob > 0.0) && query.is_autodiff(),
@@ -276,8 +276,7 @@ fn fused(inputs: Inputs) -> Tensor<4> {
     let device = query.device();
     let full = [batch, n_heads, query_len, key_len];
     // Pure causality is left to the operation, which then skips the hidden half; all else becomes one tensor.
-    let is_causal = mask.is_causal();
-    let only_causal = is_causal && mask.is_structural() && mask.window().is_none();
+    let only_causal = mask.form() == MaskForm::Causal;
     let hidden = if only_causal { None } else { mask.materialize(query_len, key_len, &device) };
     let bias = bias.map(|bias| narrow(bias, query.dtype()).expand(full));
     let context = burn::tensor::module::attention(

@@ -181,7 +181,7 @@ impl ModelConfig {
     pub(crate) fn check(&self, faults: &mut Faults) {
         faults.positive(self.d_model, "d_model");
         faults.positive(self.n_layers, "n_layers");
-        faults.positive(self.max_seq_len, "max_seq_len");
+        faults.positive_len(self.max_seq_len, "max_seq_len");
         faults.probability(self.dropout, "dropout");
         for (width, key) in [
             (self.attention.d_model, "attention.d_model"),
@@ -225,7 +225,7 @@ impl ModelConfig {
             let key = |name: &str| format!("layers[{index}].{name}");
             faults.positive(layer.repeat, &key("repeat"));
             if let Some(window) = layer.window {
-                faults.positive(window, &key("window"));
+                faults.positive_len(window, &key("window"));
             }
             let has_local = matches!(&self.positions, Positions::Rotary(RotaryPositions { local: Some(_), .. }));
             faults.require(layer.rotary != LayerRotary::Local || has_local, &key("rotary"), || {
@@ -288,13 +288,13 @@ impl ModelConfig {
             .embedding
             .as_ref()
             .map_or(0, |embedding| embedding.n_parameters(self.d_model, self.max_seq_len, &self.positions, self.norm));
-        let blocks = self.block(0).n_parameters() * self.n_layers as u64;
+        let blocks = self.block(0).n_parameters().saturating_mul(self.n_layers as u64);
         let final_norm = if self.final_norm { self.norm.n_parameters(self.d_model) } else { 0 };
         let is_projected = self.embedding.as_ref().is_some_and(|embedding| embedding.is_projected(self.d_model));
         let project_out = if is_projected { self.d_model * self.d_embedding() } else { 0 };
         let head =
             self.head.as_ref().map_or(0, |head| head.n_parameters(self.vocab_size(), self.d_embedding(), self.norm));
         let pooler = if self.pooler { self.d_model * self.d_model + self.d_model } else { 0 };
-        embedding + blocks + final_norm + head + (project_out + pooler) as u64
+        blocks.saturating_add(embedding + final_norm + head + (project_out + pooler) as u64)
     }
 }

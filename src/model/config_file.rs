@@ -130,7 +130,7 @@ fn read(mut tree: Value) -> Result<ModelConfig, ConfigError> {
             None => break,
         }
     }
-    faults.into_result().and_then(|()| unreachable!("reading went on without a fault"))
+    faults.into_result().map(|()| unreachable!("reading went on without a fault"))
 }
 
 /// Adds what is wrong with the values, leaving out what concerns a value that was put in by [`read`].

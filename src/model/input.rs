@@ -16,6 +16,7 @@ pub struct ModelInput {
     pub(super) hidden_keys: Option<Vec<Vec<bool>>>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one per call")]
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     Tokens(Vec<Vec<i64>>),

@@ -260,15 +260,20 @@ impl Transformer {
         step: &Step,
         options: ForwardOptions,
     ) -> Result<(), Error> {
-        use crate::attention::{AttentionRequest, supports};
+        use crate::attention::{AttentionRequest, MaskForm, supports};
         let attention = &self.config.attention;
         let [batch, seq] = input.dims();
         let key_len = step.key_len(None);
         let is_windowed = self.config.layers.iter().any(|layer| layer.window.is_some());
+        let mask = match self.config.kind {
+            _ if is_windowed || input.hidden_keys.is_some() => MaskForm::General,
+            ModelKind::Decoder => MaskForm::Causal,
+            ModelKind::Encoder => MaskForm::None,
+        };
         let request = AttentionRequest {
             scores: [batch, attention.n_heads, seq, key_len],
             n_kv_heads: attention.n_kv_heads(),
-            masked: self.config.kind == ModelKind::Decoder || is_windowed || input.hidden_keys.is_some(),
+            mask,
             biased: matches!(self.config.positions, Positions::Alibi(_)),
             softcapped: attention.softcap.is_some(),
             dropout: attention.dropout > 0.0 && device.is_autodiff(),

@@ -6,7 +6,8 @@ use super::case::{Case, Kind};
 use super::numbers::{draw, draw_below};
 use super::probe::Probe;
 use crate::attention::{
-    AlibiConfig, AttentionKernel, AttentionMask, AttentionRequest, ScoreOptions, scaled_dot_product_attention, supports,
+    AlibiConfig, AttentionKernel, AttentionMask, AttentionRequest, MaskForm, ScoreOptions,
+    scaled_dot_product_attention, supports,
 };
 use crate::error::Error;
 
@@ -138,6 +139,11 @@ fn settings() -> Vec<(&'static str, Setting, Option<Setting>)> {
         ("multi-query", BASE.with_n_kv_heads(1), Some(multi_head)),
         ("causal", square.with_causal(true), Some(square)),
         ("causal, multi-head", multi_head.with_causal(true), Some(multi_head)),
+        (
+            "causal, multi-head, as many queries",
+            square.with_n_kv_heads(N_HEADS).with_causal(true),
+            Some(square.with_n_kv_heads(N_HEADS)),
+        ),
         ("causal, fewer queries", causal, Some(BASE.start_aligned())),
         ("causal, more queries", more_queries.with_causal(true), Some(more_queries.start_aligned())),
         ("window", BASE.with_window(3), Some(BASE)),
@@ -295,12 +301,17 @@ impl Setting {
     }
 
     fn request(&self) -> AttentionRequest {
-        let masked =
-            self.causal || self.window.is_some() || self.padding != Padding::None || self.explicit != Explicit::None;
+        let mask = match self.causal {
+            _ if self.window.is_some() || self.padding != Padding::None || self.explicit != Explicit::None => {
+                MaskForm::General
+            }
+            true => MaskForm::Causal,
+            false => MaskForm::None,
+        };
         AttentionRequest {
             scores: [BATCH, N_HEADS, self.query_len, self.key_len],
             n_kv_heads: self.n_kv_heads,
-            masked,
+            mask,
             biased: self.bias != Bias::None,
             softcapped: self.softcap.is_some(),
             dropout: false,

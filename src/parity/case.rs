@@ -61,8 +61,11 @@ pub(super) struct Case {
     /// The case with one of its options ignored, by that option: each must give another answer.
     pub without: Vec<(String, Run)>,
     /// On which devices the case can run, where not on all.
-    pub runs_on: Option<Box<dyn Fn(&Device) -> bool>>,
+    pub runs_on: Option<DeviceFilter>,
 }
+
+/// Whether a case can run on a device.
+pub type DeviceFilter = Box<dyn Fn(&Device) -> bool>;
 
 impl Case {
     /// A case whose outputs and gradients are compared.

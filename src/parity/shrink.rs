@@ -73,7 +73,8 @@ pub(super) fn without_dropout(config: &ModelConfig) -> ModelConfig {
 
 /// The smallest head from 8 features on of which an even number can turn.
 fn small_head(positions: &Positions) -> usize {
-    let fits = |rotary: &RotaryConfig, d_head| rotary.rotary_size(d_head) >= 2 && rotary.rotary_size(d_head) % 2 == 0;
+    let fits =
+        |rotary: &RotaryConfig, d_head| rotary.rotary_size(d_head) >= 2 && rotary.rotary_size(d_head).is_multiple_of(2);
     (4..32)
         .map(|half| 2 * half)
         .find(|d_head| match positions {
