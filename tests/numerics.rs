@@ -566,8 +566,11 @@ fn linear_biases_keep_their_digits_far_from_the_start() {
     // Half of the largest slope, 0.25, times the position is rounded to 32 bits; the values are about 2.
     let bound = 4.0 * EPSILON * 0.25 * far as f64;
     let all_kernels = |device: &Device| {
-        let request =
-            AttentionRequest { masked: true, biased: true, ..request([1, n_heads, len, len], n_heads, device) };
+        let request = AttentionRequest {
+            mask: MaskForm::Causal,
+            biased: true,
+            ..request([1, n_heads, len, len], n_heads, device)
+        };
         kernels(&request, device)
     };
     for (backend, device) in devices() {

@@ -4,9 +4,12 @@ use burnformer::backend::Backend;
 
 use super::*;
 
+/// What is put in place of what in a good configuration, and what the message must then hold.
+type FaultyConfig = (&'static [(&'static str, &'static str)], &'static [&'static str]);
+
 #[test]
 fn faults_of_a_configuration_are_named() {
-    let cases: [(&[(&str, &str)], &[&str]); 12] = [
+    let cases: [FaultyConfig; 12] = [
         (&[("n_layers", "n_layer")], &["`n_layer`", "did you mean `n_layers`?", "`n_layers` is missing"]),
         (&[("n_heads = 4", "n_head = 4")], &["attention.n_head", "did you mean `n_heads`?"]),
         (&[("d_model = 16\n", "")], &["`d_model` is missing"]),
