@@ -1,5 +1,6 @@
 //! Functions of one element over numbers in host memory, vectorised for the machine at run time.
 
+#[cfg(feature = "ndarray")]
 use burn::tensor::Tensor;
 use multiversion::multiversion;
 use rayon::prelude::*;
