@@ -50,6 +50,8 @@ mod precision;
 pub mod pretrained;
 #[cfg(feature = "tokenizer")]
 pub mod sentence;
+#[cfg(feature = "tokenizer")]
+pub mod tokenizer;
 pub mod transformer_block;
 pub mod verification;
 
