@@ -55,6 +55,6 @@ impl Activation {
 
 /// `1 / (1 + exp(−x))`. Burn's own goes through 32 bits on every backend but flex and libtorch; a model in 64 bits is an
 /// oracle and must not.
-fn sigmoid<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+pub(crate) fn sigmoid<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     if x.dtype() == DType::F64 { (x.neg().exp() + 1.0).recip() } else { activation::sigmoid(x) }
 }

@@ -42,6 +42,7 @@ pub mod error;
 pub mod feed_forward;
 pub mod head;
 mod kernel;
+pub mod mixture_of_experts;
 pub mod model;
 pub mod norm;
 pub mod parity;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::attention::{AlibiConfig, RotaryConfig};
+use crate::attention::{AlibiConfig, RelativeBiasConfig, RotaryConfig};
 use crate::error::Faults;
 
 /// Where positions enter a model.
@@ -21,6 +21,8 @@ pub enum Positions {
     Rotary(RotaryPositions),
     /// A linear bias is added to scores.
     Alibi(AlibiConfig),
+    /// A learned bias per distance is added to scores (T5).
+    Relative(RelativeBiasConfig),
 }
 
 /// Learned positions.
@@ -54,7 +56,8 @@ impl Positions {
         Self::Rotary(RotaryPositions { global, local: None })
     }
 
-    pub(crate) fn check(&self, d_head: usize, faults: &mut Faults) {
+    /// `is_bidirectional`: whether queries see the keys after them.
+    pub(crate) fn check(&self, d_head: usize, is_bidirectional: bool, faults: &mut Faults) {
         if let Self::Learned(LearnedPositions { offset: offset @ 1.., .. }) = self {
             faults.positive_len(*offset, "learned.offset");
         }
@@ -67,6 +70,9 @@ impl Positions {
             }
             Self::Learned(LearnedPositions { offset, padding_id: Some(_) }) => {
                 faults.require(*offset > 0, "learned.offset", || "must be at least 1 where padding_id is given".into());
+            }
+            Self::Relative(relative) => {
+                faults.section("relative", |faults| relative.check(is_bidirectional, faults));
             }
             Self::None | Self::Learned(_) | Self::Sinusoidal | Self::Alibi(_) => {}
         }

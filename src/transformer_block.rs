@@ -6,10 +6,12 @@ use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::attention::{
-    AttentionContext, AttentionMask, KvCache, MultiHeadAttention, MultiHeadAttentionConfig, RotaryAngles,
+    AttentionContext, AttentionMask, KvCache, MultiHeadAttention, MultiHeadAttentionConfig, ProjectedMemory,
+    RotaryAngles,
 };
 use crate::error::{ConfigError, Faults};
 use crate::feed_forward::{FeedForward, FeedForwardConfig};
+use crate::mixture_of_experts::{MixtureOfExperts, MixtureOfExpertsConfig};
 use crate::norm::{Norm, NormConfig};
 
 /// Where the norms stand.
@@ -127,9 +129,12 @@ pub struct TransformerBlockConfig {
     /// Attention over a memory, between self-attention and the feed-forward network. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cross_attention: Option<MultiHeadAttentionConfig>,
-    /// The feed-forward network; a block without one is attention alone. (A mixture of experts would join here.)
+    /// The feed-forward network; a block with neither it nor a mixture of experts is attention alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feed_forward: Option<FeedForwardConfig>,
+    /// A mixture of experts in place of the feed-forward network. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixture: Option<MixtureOfExpertsConfig>,
     /// The norms. Default: LayerNorm with eps 1e-5.
     #[serde(default)]
     pub norm: NormConfig,
@@ -150,6 +155,7 @@ impl TransformerBlockConfig {
             attention,
             cross_attention: None,
             feed_forward: Some(feed_forward),
+            mixture: None,
             norm: NormConfig::default(),
             layout: BlockLayout::default(),
             dropout: 0.0,
@@ -168,6 +174,13 @@ impl TransformerBlockConfig {
     pub fn without_feed_forward(mut self) -> Self {
         self.feed_forward = None;
         self
+    }
+
+    /// The same block with a mixture of experts in place of its feed-forward network.
+    #[must_use]
+    pub fn with_mixture(mut self, mixture: MixtureOfExpertsConfig) -> Self {
+        self.mixture = Some(mixture);
+        self.without_feed_forward()
     }
 
     /// Checks the configuration.
@@ -202,6 +215,15 @@ impl TransformerBlockConfig {
                 same_width(feed_forward.d_model, faults);
             });
         }
+        if let Some(mixture) = &self.mixture {
+            faults.section("mixture", |faults| {
+                mixture.check(faults);
+                same_width(mixture.d_model, faults);
+            });
+            faults.require(self.feed_forward.is_none(), "mixture", || {
+                "takes the place of `feed_forward`; leave one of them out".into()
+            });
+        }
         faults.section("norm", |faults| self.norm.check(faults));
         faults.section("layout", |faults| self.layout.check(faults));
         faults.probability(self.dropout, "dropout");
@@ -214,11 +236,15 @@ impl TransformerBlockConfig {
         let branches = 1 + u64::from(self.cross_attention.is_some()) + u64::from(self.has_feed_forward_norms());
         let per_branch = [self.layout.has_pre(), self.layout.has_out(), self.layout.has_post()];
         let norms = branches * per_branch.into_iter().filter(|has| *has).count() as u64;
-        self.attention.n_parameters() + cross + feed_forward + norms * self.norm.n_parameters(self.attention.d_model)
+        let mixture = self.mixture.as_ref().map_or(0, MixtureOfExpertsConfig::n_parameters);
+        let parts = [self.attention.n_parameters(), cross, feed_forward, mixture];
+        let norms = norms * self.norm.n_parameters(self.attention.d_model);
+        parts.into_iter().fold(norms, u64::saturating_add)
     }
 
     fn has_feed_forward_norms(&self) -> bool {
-        self.feed_forward.is_some() && self.layout.topology != BlockTopology::ParallelSharedNorm
+        let has_network = self.feed_forward.is_some() || self.mixture.is_some();
+        has_network && self.layout.topology != BlockTopology::ParallelSharedNorm
     }
 
     /// Builds the module; weights are drawn when they are first used.
@@ -242,6 +268,7 @@ impl TransformerBlockConfig {
             cross_attention: self.cross_attention.as_ref().map(|cross| cross.init(device)),
             cross_attention_norm: norms(self.cross_attention.is_some()),
             feed_forward: self.feed_forward.as_ref().map(|feed_forward| feed_forward.init(device)),
+            mixture: self.mixture.as_ref().map(|mixture| mixture.init(device)),
             feed_forward_norm: norms(self.has_feed_forward_norms()),
             dropout: DropoutConfig::new(self.dropout).init(),
             layout: self.layout,
@@ -268,10 +295,10 @@ fn normed(norm: &Option<Norm>, x: Tensor<3>) -> Tensor<3> {
 }
 
 /// A memory for cross-attention.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
-    /// What is read, `[batch, memory_len, d_context]`.
-    pub states: Tensor<3>,
+    /// What is read, as [`TransformerBlock::project_memory`] gives it.
+    pub projected: &'a ProjectedMemory,
     /// Which of its positions are hidden.
     pub mask: &'a AttentionMask,
 }
@@ -322,7 +349,9 @@ pub struct TransformerBlock {
     pub cross_attention_norm: BranchNorms,
     /// The feed-forward network.
     pub feed_forward: Option<FeedForward>,
-    /// Its norms.
+    /// The mixture of experts that stands in its place.
+    pub mixture: Option<MixtureOfExperts>,
+    /// The norms of either.
     pub feed_forward_norm: BranchNorms,
     dropout: Dropout,
     #[module(skip)]
@@ -360,6 +389,20 @@ impl TransformerBlock {
         (y, weights.expect("weights were asked for"))
     }
 
+    /// The keys and values of a memory that the cross-attention of this block reads, made once for all calls; `None` in a
+    /// block without cross-attention.
+    ///
+    /// # Shapes
+    ///
+    /// - states: `[batch, memory_len, d_context]`
+    ///
+    /// # Panics
+    ///
+    /// When the last axis is not `d_context`.
+    pub fn project_memory(&self, states: Tensor<3>) -> Option<ProjectedMemory> {
+        self.cross_attention.as_ref().map(|cross| cross.project_memory(states))
+    }
+
     fn run(&self, x: Tensor<3>, context: BlockContext, return_weights: bool) -> (Tensor<3>, Option<Tensor<4>>) {
         let BlockContext { mask, rotary, bias, cache, memory } = context;
         let mut weights = None;
@@ -378,13 +421,13 @@ impl TransformerBlock {
         }
         let mut x = self.branch(x, &self.attention_norm, attend);
         if let Some(cross) = &self.cross_attention {
-            let Memory { states, mask } = memory.expect("a block with cross-attention needs a memory");
+            let Memory { projected, mask } = memory.expect("a block with cross-attention needs a memory");
             x = self.branch(x, &self.cross_attention_norm, |h| {
-                cross.forward_cross(h, states, AttentionContext::masked(mask))
+                cross.forward_projected(h, projected, AttentionContext::masked(mask))
             });
         }
-        if let Some(feed_forward) = &self.feed_forward {
-            x = self.branch(x, &self.feed_forward_norm, |h| feed_forward.forward(h));
+        if self.has_network() {
+            x = self.branch(x, &self.feed_forward_norm, |h| self.network(h));
         }
         (x, weights)
     }
@@ -404,10 +447,23 @@ impl TransformerBlock {
             _ => normed(&self.feed_forward_norm.pre, x.clone()),
         };
         let mut y = attend(h);
-        if let Some(feed_forward) = &self.feed_forward {
-            y = y + feed_forward.forward(g);
+        if self.has_network() {
+            y = y + self.network(g);
         }
         x + self.dropout.forward(self.scaled(y))
+    }
+
+    fn has_network(&self) -> bool {
+        self.feed_forward.is_some() || self.mixture.is_some()
+    }
+
+    /// The feed-forward network or the mixture of experts.
+    fn network(&self, x: Tensor<3>) -> Tensor<3> {
+        match (&self.mixture, &self.feed_forward) {
+            (Some(mixture), _) => mixture.forward(x),
+            (None, Some(feed_forward)) => feed_forward.forward(x),
+            (None, None) => x,
+        }
     }
 
     fn scaled(&self, branch: Tensor<3>) -> Tensor<3> {

@@ -19,15 +19,42 @@ const OUTPUTS: [&str; 3] = ["logits", "last_hidden_state", "pooler_output"];
 ///
 /// The file holds `input_ids`, where they are needed `attention_mask` (1 = token, 0 = padding) and `token_type_ids`, all
 /// `[batch, seq]`, and one or more of `logits` `[batch, seq, vocab_size]`, `last_hidden_state` `[batch, seq, d_model]` and
-/// `pooler_output` `[batch, d_model]`. Other tensors are left alone.
+/// `pooler_output` `[batch, d_model]`. For a model of encoder and decoder these ids are what the encoder reads; the
+/// sequence that the outputs belong to are `decoder_input_ids`, where needed with a `decoder_attention_mask`. Other
+/// tensors are left alone.
 #[derive(Clone, Debug)]
 pub struct Golden {
     path: PathBuf,
+    sequences: Sequences,
+    /// What an encoder beside the decoder reads.
+    source: Option<Sequences>,
+    /// By name: shape and values.
+    expected: BTreeMap<&'static str, (Vec<usize>, Vec<f64>)>,
+}
+
+/// Token ids of a batch, and what belongs to them.
+#[derive(Clone, Debug)]
+struct Sequences {
     ids: Vec<Vec<i64>>,
     types: Option<Vec<Vec<i64>>>,
     padding: Option<Vec<Vec<bool>>>,
-    /// By name: shape and values.
-    expected: BTreeMap<&'static str, (Vec<usize>, Vec<f64>)>,
+}
+
+impl Sequences {
+    fn dims(&self) -> [usize; 2] {
+        [self.ids.len(), self.ids.first().map_or(0, Vec::len)]
+    }
+
+    fn input(&self) -> ModelInput {
+        let mut input = ModelInput::tokens(&self.ids);
+        if let Some(types) = &self.types {
+            input = input.with_types(types);
+        }
+        if let Some(padding) = &self.padding {
+            input = input.with_padding(padding.clone());
+        }
+        input
+    }
 }
 
 /// What [`verify`] found.
@@ -66,21 +93,37 @@ impl Golden {
         let fault = |problem: String| Error::file(path, problem);
         let find = |name: &str| tensors.tensor(name).ok();
 
-        let ids = find("input_ids").ok_or_else(|| {
-            let names = tensors.names().join(", ");
-            fault(format!("has no tensor `input_ids`; there are: {names}"))
-        })?;
-        let &[batch, seq] = ids.shape() else {
-            return Err(fault(format!("`input_ids` has shape {:?}, expected [batch, seq]", ids.shape())));
-        };
-        let rows = |name: &str| -> Result<Option<Vec<Vec<i64>>>, Error> {
+        let matrix = |name: &str| -> Result<Option<Vec<Vec<i64>>>, Error> {
             let Some(tensor) = find(name) else { return Ok(None) };
-            if tensor.shape() != [batch, seq] {
-                return Err(fault(format!("`{name}` has shape {:?}, expected {:?}", tensor.shape(), [batch, seq])));
-            }
+            let &[batch, seq] = tensor.shape() else {
+                return Err(fault(format!("`{name}` has shape {:?}, expected [batch, seq]", tensor.shape())));
+            };
             let values = integers(&tensor).map_err(|problem| fault(format!("`{name}` {problem}")))?;
             Ok(Some((0..batch).map(|row| values[row * seq..(row + 1) * seq].to_vec()).collect()))
         };
+        let sequences = |ids_name: &str, mask_name: &str, types_name: &str| -> Result<Option<Sequences>, Error> {
+            let Some(ids) = matrix(ids_name)? else { return Ok(None) };
+            let beside = |name: &str| -> Result<Option<Vec<Vec<i64>>>, Error> {
+                let (Some(rows), Some(tensor)) = (matrix(name)?, find(name)) else { return Ok(None) };
+                let expected = [ids.len(), ids.first().map_or(0, Vec::len)];
+                match tensor.shape() == expected {
+                    true => Ok(Some(rows)),
+                    false => Err(fault(format!("`{name}` has shape {:?}, expected {expected:?}", tensor.shape()))),
+                }
+            };
+            let is_padding = |row: &Vec<i64>| row.iter().map(|entry| *entry == 0).collect();
+            let padding = beside(mask_name)?.map(|rows| rows.iter().map(is_padding).collect());
+            Ok(Some(Sequences { types: beside(types_name)?, padding, ids }))
+        };
+        let input = sequences("input_ids", "attention_mask", "token_type_ids")?.ok_or_else(|| {
+            let names = tensors.names().join(", ");
+            fault(format!("has no tensor `input_ids`; there are: {names}"))
+        })?;
+        let (sequences, source) = match sequences("decoder_input_ids", "decoder_attention_mask", "")? {
+            Some(decoded) => (decoded, Some(input)),
+            None => (input, None),
+        };
+        let [batch, seq] = sequences.dims();
         let mut expected = BTreeMap::new();
         for name in OUTPUTS {
             let Some(tensor) = find(name) else { continue };
@@ -91,7 +134,7 @@ impl Golden {
             };
             if !fits {
                 let input = [batch, seq];
-                return Err(fault(format!("`{name}` has shape {:?}, input_ids {input:?}", tensor.shape())));
+                return Err(fault(format!("`{name}` has shape {:?}, the token ids {input:?}", tensor.shape())));
             }
             let values = floats(&tensor).map_err(|problem| fault(format!("`{name}` {problem}")))?;
             expected.insert(name, (tensor.shape().to_vec(), values));
@@ -99,23 +142,16 @@ impl Golden {
         if expected.is_empty() {
             return Err(fault(format!("holds nothing to compare with; expected one of {}", OUTPUTS.join(", "))));
         }
-        let padding = rows("attention_mask")?;
-        Ok(Self {
-            path: path.to_path_buf(),
-            ids: rows("input_ids")?.expect("it is there"),
-            types: rows("token_type_ids")?,
-            padding: padding.map(|rows| rows.iter().map(|row| row.iter().map(|entry| *entry == 0).collect()).collect()),
-            expected,
-        })
+        Ok(Self { path: path.to_path_buf(), sequences, source, expected })
     }
 
     /// Batch and sequence length.
     pub fn dims(&self) -> [usize; 2] {
-        [self.ids.len(), self.ids.first().map_or(0, Vec::len)]
+        self.sequences.dims()
     }
 
     fn is_padding(&self, row: usize, position: usize) -> bool {
-        self.padding.as_ref().is_some_and(|padding| padding[row][position])
+        self.sequences.padding.as_ref().is_some_and(|padding| padding[row][position])
     }
 }
 
@@ -126,12 +162,9 @@ impl Golden {
 ///
 /// When the model cannot take the inputs, does not give an output that is expected, or there is nothing to compare.
 pub fn verify(model: &Transformer, golden: &Golden, tolerance: f64) -> Result<Verification, Error> {
-    let mut input = ModelInput::tokens(&golden.ids);
-    if let Some(types) = &golden.types {
-        input = input.with_types(types);
-    }
-    if let Some(padding) = &golden.padding {
-        input = input.with_padding(padding.clone());
+    let mut input = golden.sequences.input();
+    if let Some(source) = &golden.source {
+        input = input.with_source(source.input());
     }
     let output = model.forward(&input, None, ForwardOptions::default())?;
     let mut outputs = Vec::new();

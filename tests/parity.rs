@@ -50,6 +50,7 @@ fn every_backend_agrees_with_the_oracle() {
         ("attention/blockwise/", 81),
         ("attention/auto/", 81),
         ("feed_forward/", 12),
+        ("mixture_of_experts/", 18),
         ("multi_head_attention/", 60),
         ("block/", 54),
         ("model/", 96),
@@ -77,7 +78,7 @@ fn a_wrong_weight_is_found() {
     let report = run_with_fault(&options, 0.01, &mut |_| ()).unwrap();
     assert!(!report.ok);
     for row in &report.rows {
-        if ["feed_forward/", "multi_head_attention/", "block/", "model/"]
+        if ["feed_forward/", "mixture_of_experts/", "multi_head_attention/", "block/", "model/"]
             .iter()
             .any(|group| row.case.starts_with(group))
         {

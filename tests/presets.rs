@@ -29,8 +29,10 @@ const COUNTS: &[(&str, u64)] = &[
     ("llama-3-70b", 70_553_706_496),
     ("llama-3.2-1b", 1_235_814_400),
     ("mistral-7b", 7_241_732_096),
+    ("mixtral-8x7b", 46_702_792_704),
     ("qwen2.5-0.5b", 494_032_768),
     ("qwen3-0.6b", 596_049_920),
+    ("qwen3-30b-a3b", 30_532_122_624),
     ("gemma-2-2b", 2_614_341_888),
     ("gemma-3-1b", 999_885_952),
     ("olmo-2-1b", 1_484_916_736),
@@ -44,6 +46,7 @@ const COUNTS: &[(&str, u64)] = &[
     ("stablelm-3b", 2_795_443_200),
     ("starcoder2-3b", 3_030_371_328),
     ("smollm2-135m", 134_515_008),
+    ("t5-small", 60_506_624),
 ];
 
 /// Presets that no published checkpoint belongs to.
@@ -166,6 +169,12 @@ mod built {
         config.d_model = if config.attention.d_head.is_some() { 40 } else { 64 };
         if let Some(feed_forward) = &mut config.feed_forward {
             feed_forward.d_ff = 24;
+        }
+        if let Some(mixture) = &mut config.mixture {
+            (mixture.n_experts, mixture.n_active, mixture.expert.d_ff) = (3, 2, 24);
+        }
+        if let Some(encoder) = &mut config.encoder {
+            (encoder.d_model, encoder.n_layers, encoder.attention.n_heads) = (config.d_model, 2, 4);
         }
         for layer in &mut config.layers {
             layer.window = layer.window.map(|_| 4);

@@ -625,10 +625,11 @@ fn loss(setting: &Setting, block: &TransformerBlock, x: &Tensor<3>) -> Tensor<1>
     let mut fixed = |shape: [usize; 3]| numbers.tensor::<3>(shape, &device).cast(FloatDType::F64);
     let (direction, states) = (fixed([2, LEN, WIDTH]), fixed([2, 4, 3]));
     let all = AttentionMask::none();
+    let projected = block.project_memory(states);
     let context = BlockContext {
         rotary: angles.as_ref(),
         bias: bias.as_ref(),
-        memory: block.cross_attention.is_some().then(|| Memory { states, mask: &all }),
+        memory: projected.as_ref().map(|projected| Memory { projected, mask: &all }),
         ..BlockContext::masked(&setting.mask)
     };
     (block.forward(x.clone(), context) * direction).sum()

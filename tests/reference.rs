@@ -9,15 +9,16 @@ use burn::tensor::{Device, Gradients, Tensor};
 use burnformer::activation::Activation;
 use burnformer::attention::{AttentionContext, AttentionMask, MultiHeadAttention, MultiHeadAttentionConfig};
 use burnformer::feed_forward::FeedForwardConfig;
-use burnformer::model::{ForwardOptions, ModelInput, Transformer};
+use burnformer::model::{ModelInput, ModelKind, Transformer};
 use burnformer::norm::Norm;
 use burnformer::transformer_block::{
     BlockContext, BlockLayout, BranchNorms, Memory, NormPlacement, TransformerBlock, TransformerBlockConfig,
 };
+use burnformer::verification::{Golden, verify};
 
 use common::{
     Array, Fixture, Greedy, argmax, assert_apart, assert_close, checkpoint_folder, devices, fill, fixtures, flex,
-    golden, gradient, largest, load, logits, logits_in_chunks, projection_gradients, values,
+    golden, gradient, largest, load, logits, logits_in_chunks_after, projection_gradients, values,
 };
 
 /// One module: sums of up to 40 products in another order, a softmax and norms. Each step adds a few roundings of 6e-8
@@ -36,10 +37,10 @@ const MODEL: f64 = 1e-5;
 const CHUNKS: [&[usize]; 5] = [&[9], &[4, 5], &[3, 3, 3], &[1; 9], &[8, 1]];
 
 /// One checkpoint per kind of block: post-norm, learned positions, rotary with grouped heads, sandwich norms with
-/// windows and caps, parallel, norms on outputs, linear biases, and parallel with one norm.
-const KINDS: [&str; 8] = ["bert_bare", "gpt2", "llama", "gemma2", "gpt_neox", "olmo2", "bloom", "falcon"];
-
-const ENCODERS: [&str; 2] = ["bert", "bert_bare"];
+/// windows and caps, parallel, norms on outputs, linear biases, parallel with one norm, mixtures of experts, and encoder
+/// and decoder.
+const KINDS: [&str; 10] =
+    ["bert_bare", "gpt2", "llama", "gemma2", "gpt_neox", "olmo2", "bloom", "falcon", "qwen2_moe", "t5_v1_1"];
 
 // The sizes of the fixtures of PyTorch's layers.
 const WIDTH: usize = 24;
@@ -266,8 +267,9 @@ fn a_decoder_layer_equals_pytorch() {
                 };
                 let (target, memory) = (input("tgt"), input("memory"));
                 let (causal, all) = (AttentionMask::causal(), AttentionMask::none());
+                let projected = block.project_memory(memory.clone()).expect("the block has cross-attention");
                 let context = BlockContext {
-                    memory: Some(Memory { states: memory.clone(), mask: &all }),
+                    memory: Some(Memory { projected: &projected, mask: &all }),
                     ..BlockContext::masked(&causal)
                 };
                 let output = block.forward(target.clone(), context);
@@ -298,7 +300,7 @@ fn checkpoints() -> Vec<String> {
         .map(|entry| entry.expect("the folder can be read").file_name().to_string_lossy().into_owned())
         .collect();
     names.sort();
-    for kind in KINDS.into_iter().chain(ENCODERS) {
+    for kind in KINDS {
         assert!(checkpoint_folder(kind).is_dir(), "the fixtures lack {kind}");
     }
     names
@@ -306,30 +308,9 @@ fn checkpoints() -> Vec<String> {
 
 /// Compares a checkpoint with its golden outputs.
 fn compare_checkpoint(backend: &str, name: &str, model: &Transformer) {
-    let (golden, place) = (golden(name), format!("{backend}, {name}"));
-    let rows = golden.rows("input_ids");
-    if name != "bert_bare" {
-        let want = golden.values("logits");
-        let got = logits(model, &ModelInput::tokens(&rows));
-        assert_close(&place, &got, &want, MODEL * largest(&want));
-        return;
-    }
-    let padding = golden.padding("attention_mask");
-    let input = ModelInput::tokens(&rows).with_types(&golden.rows("token_type_ids")).with_padding(padding.clone());
-    let output = model.forward(&input, None, ForwardOptions::default()).unwrap_or_else(|error| panic!("{error}"));
-    // What stands at padded places has no meaning.
-    let unpadded = |hidden: Vec<f64>| -> Vec<f64> {
-        let width = model.config().d_model;
-        let rows = hidden.chunks(width).zip(padding.iter().flatten());
-        rows.filter(|(_, is_padding)| !**is_padding).flat_map(|(row, _)| row.to_vec()).collect()
-    };
-    let pooled = values(output.pooled.expect("the model has a pooler"));
-    for (what, got, want) in [
-        ("hidden", unpadded(values(output.hidden)), unpadded(golden.values("last_hidden_state"))),
-        ("pooled", pooled, golden.values("pooler_output")),
-    ] {
-        assert_close(&format!("{place}: {what}"), &got, &want, MODEL * largest(&want));
-    }
+    let golden = Golden::open(checkpoint_folder(name).join("golden.safetensors"));
+    let found = golden.and_then(|golden| verify(model, &golden, MODEL)).unwrap_or_else(|error| panic!("{error}"));
+    assert!(found.ok, "{backend}, {name}: {:?}", found.outputs);
 }
 
 #[test]
@@ -348,26 +329,36 @@ fn every_backend_gives_the_logits_of_transformers() {
     }
 }
 
+/// Compares a decoder's logits in chunks; an encoder reads whole sequences only.
 fn compare_chunks(backend: &str, name: &str, model: &Transformer) {
+    if model.config().kind == ModelKind::Encoder {
+        return;
+    }
     let golden = golden(name);
-    let (rows, want) = (golden.rows("input_ids"), golden.values("logits"));
+    let want = golden.values("logits");
+    let (rows, source) = if model.config().encoder.is_some() {
+        let source = ModelInput::tokens(&golden.rows("input_ids")).with_padding(golden.padding("attention_mask"));
+        (golden.rows("decoder_input_ids"), Some(source))
+    } else {
+        (golden.rows("input_ids"), None)
+    };
     for chunks in CHUNKS {
-        let got = logits_in_chunks(model, &rows, chunks);
+        let got = logits_in_chunks_after(model, source.as_ref(), &rows, chunks);
         assert_close(&format!("{backend}, {name}, {chunks:?}"), &got, &want, MODEL * largest(&want));
     }
 }
 
 #[test]
 fn every_decoder_gives_the_same_logits_in_any_chunks() {
-    for name in checkpoints().iter().filter(|name| !ENCODERS.contains(&name.as_str())) {
-        compare_chunks("flex", name, &load(name, &flex()));
+    for name in checkpoints() {
+        compare_chunks("flex", &name, &load(&name, &flex()));
     }
 }
 
 #[test]
 fn every_backend_gives_the_same_logits_in_any_chunks() {
     for (backend, device) in devices() {
-        for name in KINDS.iter().filter(|name| !ENCODERS.contains(name)) {
+        for name in KINDS {
             compare_chunks(backend, name, &load(name, &device));
         }
     }

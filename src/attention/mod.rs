@@ -5,6 +5,7 @@ mod blockwise;
 mod kv_cache;
 mod mask;
 mod multi_head_attention;
+mod relative_bias;
 mod rotary;
 mod scaled_dot_product;
 
@@ -13,8 +14,10 @@ pub use kv_cache::KvCache;
 pub use mask::{AttentionMask, MaskForm};
 pub(crate) use multi_head_attention::is_zero;
 pub use multi_head_attention::{
-    AttentionContext, MultiHeadAttention, MultiHeadAttentionConfig, ProjectionBias, QkNorm, QkNormScope,
+    AttentionContext, MultiHeadAttention, MultiHeadAttentionConfig, ProjectedMemory, ProjectionBias, QkNorm,
+    QkNormScope,
 };
+pub use relative_bias::{RelativeBias, RelativeBiasConfig};
 pub use rotary::{RotaryAngles, RotaryConfig, RotaryFrequencies, RotaryScaling, RotaryStyle};
 pub use scaled_dot_product::{
     AttentionKernel, AttentionOutput, AttentionRequest, ScoreOptions, scaled_dot_product_attention, supports,

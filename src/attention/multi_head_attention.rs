@@ -298,6 +298,20 @@ impl<'a> AttentionContext<'a> {
     }
 }
 
+/// Keys and values of a memory that cross-attention reads: projected once, read by every later call.
+#[derive(Clone, Debug)]
+pub struct ProjectedMemory {
+    key: Tensor<4>,
+    value: Tensor<4>,
+}
+
+impl ProjectedMemory {
+    /// Bytes of both tensors.
+    pub fn bytes(&self) -> usize {
+        [&self.key, &self.value].map(|tensor| tensor.shape().num_elements() * tensor.dtype().size()).iter().sum()
+    }
+}
+
 /// Multi-head attention ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)).
 ///
 /// ```text
@@ -347,7 +361,7 @@ impl MultiHeadAttention {
     ///
     /// When shapes do not fit, or the configured kernel cannot honour the call.
     pub fn forward(&self, x: Tensor<3>, context: AttentionContext) -> Tensor<3> {
-        self.attend(x, None, context, false).0
+        self.attend_self(x, context, false).0
     }
 
     /// Cross-attention: queries from `x`, keys and values from `memory`.
@@ -362,7 +376,37 @@ impl MultiHeadAttention {
     ///
     /// As [`forward`](Self::forward).
     pub fn forward_cross(&self, x: Tensor<3>, memory: Tensor<3>, context: AttentionContext) -> Tensor<3> {
-        self.attend(x, Some(memory), context, false).0
+        let memory = self.project_memory(memory);
+        self.forward_projected(x, &memory, context)
+    }
+
+    /// The keys and values of a memory, to be read by any number of calls of
+    /// [`forward_projected`](Self::forward_projected).
+    ///
+    /// # Shapes
+    ///
+    /// - memory: `[batch, key_len, d_context]`
+    ///
+    /// # Panics
+    ///
+    /// When the last axis is not `d_context`.
+    pub fn project_memory(&self, memory: Tensor<3>) -> ProjectedMemory {
+        let [key, value] = self.keys_and_values(memory);
+        ProjectedMemory { key, value }
+    }
+
+    /// As [`forward_cross`](Self::forward_cross), on a memory that is already projected.
+    ///
+    /// # Shapes
+    ///
+    /// - x: `[batch, query_len, d_model]`
+    /// - output: `[batch, query_len, d_model]`
+    ///
+    /// # Panics
+    ///
+    /// As [`forward`](Self::forward).
+    pub fn forward_projected(&self, x: Tensor<3>, memory: &ProjectedMemory, context: AttentionContext) -> Tensor<3> {
+        self.attend(x, [memory.key.clone(), memory.value.clone()], context, false).0
     }
 
     /// Self-attention, or cross-attention where a `memory` is given, with the weights of each head.
@@ -383,37 +427,61 @@ impl MultiHeadAttention {
         memory: Option<Tensor<3>>,
         context: AttentionContext,
     ) -> (Tensor<3>, Tensor<4>) {
-        let (output, weights) = self.attend(x, memory, context, true);
+        let (output, weights) = match memory {
+            None => self.attend_self(x, context, true),
+            Some(memory) => {
+                let memory = self.keys_and_values(memory);
+                self.attend(x, memory, context, true)
+            }
+        };
         (output, weights.expect("weights were asked for"))
+    }
+
+    fn attend_self(
+        &self,
+        x: Tensor<3>,
+        context: AttentionContext,
+        return_weights: bool,
+    ) -> (Tensor<3>, Option<Tensor<4>>) {
+        self.check_input(&x);
+        let source = self.keys_and_values(x.clone());
+        self.attend(x, source, context, return_weights)
+    }
+
+    /// Keys and values of `source`, normalised and split into heads, not yet turned.
+    fn keys_and_values(&self, source: Tensor<3>) -> [Tensor<4>; 2] {
+        let [d_context, width] = self.key.weight.shape().dims();
+        assert_shape!(source, [_, _, d_context]);
+        let [batch, key_len, _] = source.dims();
+        if batch * key_len == 0 {
+            let none = [batch, self.n_kv_heads, key_len, width / self.n_kv_heads];
+            let none = Tensor::zeros(none, (&source.device(), source.dtype()));
+            return [none.clone(), none];
+        }
+        let key = self.normed_heads(self.project(&self.key, source.clone()), &self.key_norm, self.n_kv_heads);
+        [key, split_heads(self.project(&self.value, source), self.n_kv_heads)]
+    }
+
+    fn check_input(&self, x: &Tensor<3>) {
+        let [d_model, _] = self.query.weight.shape().dims();
+        assert_shape!(x, [_, _, d_model]);
     }
 
     fn attend(
         &self,
         x: Tensor<3>,
-        memory: Option<Tensor<3>>,
+        [mut key, mut value]: [Tensor<4>; 2],
         context: AttentionContext,
         return_weights: bool,
     ) -> (Tensor<3>, Option<Tensor<4>>) {
-        let [batch, query_len, d_model] = x.dims();
-        let [expected, width] = self.query.weight.shape().dims();
-        assert_shape!(x, [batch, query_len, expected]);
-        let source = memory.unwrap_or_else(|| x.clone());
-        let key_len = source.dims()[1];
+        self.check_input(&x);
+        let [batch, query_len, _] = x.dims();
+        let [_, width] = self.query.weight.shape().dims();
         if batch * query_len == 0 {
-            let weights = || Tensor::zeros([batch, self.n_heads, query_len, key_len], (&x.device(), x.dtype()));
-            let weights = return_weights.then(weights);
-            return (x.reshape([batch, query_len, d_model]), weights);
+            let shape = [batch, self.n_heads, query_len, key.dims()[2]];
+            return (x.clone(), return_weights.then(|| Tensor::zeros(shape, (&x.device(), x.dtype()))));
         }
-        let d_head = width / self.n_heads;
-        let query = self.project(&self.query, x);
-        let (mut key, mut value) = if key_len == 0 {
-            let none = Tensor::zeros([batch, self.n_kv_heads, 0, d_head], (&query.device(), query.dtype()));
-            (none.clone(), none)
-        } else {
-            let key = self.normed_heads(self.project(&self.key, source.clone()), &self.key_norm, self.n_kv_heads);
-            (key, split_heads(self.project(&self.value, source), self.n_kv_heads))
-        };
-        let mut query = self.normed_heads(query, &self.query_norm, self.n_heads);
+        let mut query = self.normed_heads(self.project(&self.query, x), &self.query_norm, self.n_heads);
         if let Some(rotary) = context.rotary {
             query = rotary.apply(query);
             key = rotary.apply(key);

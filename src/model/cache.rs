@@ -4,9 +4,10 @@ use burn::tensor::{Bool, Device, Tensor, TensorData};
 
 use super::config::{ModelConfig, ModelKind};
 use super::input::{ModelInput, Source};
-use crate::attention::{AttentionMask, KvCache};
+use crate::attention::{AttentionMask, KvCache, ProjectedMemory};
 use crate::error::Error;
 use crate::positions::{LearnedPositions, Positions};
+use crate::transformer_block::Memory;
 
 /// The state of a decoder between calls, for one batch of sequences.
 ///
@@ -21,6 +22,25 @@ pub struct Cache {
     positions: Vec<Vec<usize>>,
     /// For each row, the position of its next token.
     next: Vec<usize>,
+    /// What the encoder has read, once it has.
+    memory: Option<EncodedMemory>,
+}
+
+/// What the blocks of a decoder read of its encoder: keys and values for each of them, made once.
+#[derive(Clone, Debug)]
+pub(super) struct EncodedMemory {
+    layers: Vec<ProjectedMemory>,
+    mask: AttentionMask,
+}
+
+impl EncodedMemory {
+    pub fn new(layers: Vec<ProjectedMemory>, mask: AttentionMask) -> Self {
+        Self { layers, mask }
+    }
+
+    pub fn of_layer(&self, index: usize) -> Memory<'_> {
+        Memory { projected: &self.layers[index], mask: &self.mask }
+    }
 }
 
 impl Cache {
@@ -31,7 +51,7 @@ impl Cache {
     }
 
     pub(super) fn without_keys() -> Self {
-        Self { layers: Vec::new(), hidden: Vec::new(), positions: Vec::new(), next: Vec::new() }
+        Self { layers: Vec::new(), hidden: Vec::new(), positions: Vec::new(), next: Vec::new(), memory: None }
     }
 
     /// How many tokens per row have been fed, padding included.
@@ -46,7 +66,8 @@ impl Cache {
 
     /// Bytes of keys and values, the room for further tokens included.
     pub fn bytes(&self) -> usize {
-        self.layers.iter().map(KvCache::bytes).sum()
+        let memory = self.memory.iter().flat_map(|memory| &memory.layers).map(ProjectedMemory::bytes);
+        self.layers.iter().map(KvCache::bytes).chain(memory).sum()
     }
 
     /// Forgets everything.
@@ -55,6 +76,15 @@ impl Cache {
             layer.reset();
         }
         *self = Self { layers: std::mem::take(&mut self.layers), ..Self::without_keys() };
+    }
+
+    /// What the encoder has read.
+    pub(super) fn memory(&self) -> Option<&EncodedMemory> {
+        self.memory.as_ref()
+    }
+
+    pub(super) fn remember(&mut self, memory: EncodedMemory) {
+        self.memory = Some(memory);
     }
 
     pub(super) fn layer(&mut self, index: usize) -> Option<&mut KvCache> {
@@ -161,6 +191,11 @@ impl Step {
         }
     }
 
+    /// How many tokens per row are new.
+    pub fn new_len(&self) -> usize {
+        self.new
+    }
+
     /// How many keys there are before the new ones.
     fn before(&self) -> usize {
         self.key_positions.first().map_or(0, Vec::len).saturating_sub(self.new)
@@ -191,13 +226,28 @@ impl Step {
                 true => mask.with_explicit(self.window_by_position(window, key_len, device)),
             };
         }
+        self.with_padding(mask, key_len, device)
+    }
+
+    /// The mask of those who read these keys from elsewhere.
+    pub fn padding_mask(&self, device: &Device) -> AttentionMask {
+        self.with_padding(AttentionMask::none(), self.key_len(None), device)
+    }
+
+    /// `mask`, hiding padding among the last `key_len` keys too.
+    fn with_padding(&self, mask: AttentionMask, key_len: usize, device: &Device) -> AttentionMask {
         let kept = |row: &Vec<bool>| row[row.len() - key_len..].to_vec();
         let hidden: Vec<bool> = self.hidden_keys.iter().flat_map(kept).collect();
-        if hidden.contains(&true) {
-            let data = TensorData::new(hidden, [self.hidden_keys.len(), key_len]);
-            mask = mask.with_padding(Tensor::<2, Bool>::from_data(data, device));
+        if !hidden.contains(&true) {
+            return mask;
         }
-        mask
+        let data = TensorData::new(hidden, [self.hidden_keys.len(), key_len]);
+        mask.with_padding(Tensor::<2, Bool>::from_data(data, device))
+    }
+
+    /// Whether some key is padding.
+    pub fn has_padding(&self) -> bool {
+        self.hidden_keys.iter().flatten().any(|is_hidden| *is_hidden)
     }
 
     /// Whether some row has padding after a token, so that places and positions differ by more than a shift.

@@ -7,17 +7,18 @@ use crate::embedding::EmbeddingConfig;
 use crate::error::{ConfigError, Faults};
 use crate::feed_forward::FeedForwardConfig;
 use crate::head::HeadConfig;
+use crate::mixture_of_experts::MixtureOfExpertsConfig;
 use crate::norm::NormConfig;
 use crate::positions::{Positions, RotaryPositions};
-use crate::transformer_block::{BlockLayout, TransformerBlockConfig};
+use crate::transformer_block::{BlockLayout, BlockTopology, TransformerBlockConfig};
 
 /// Whether queries see the keys after them.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelKind {
-    /// They do (BERT). (Models with an encoder and a decoder would join here.)
+    /// They do (BERT).
     Encoder,
-    /// They do not (GPT).
+    /// They do not (GPT). With an `encoder`, they also see what that has made of another sequence (T5).
     Decoder,
 }
 
@@ -44,9 +45,17 @@ pub struct LayerPattern {
     /// Which rotation the layer uses where the model has rotary positions. Default: `global`.
     #[serde(default)]
     pub rotary: LayerRotary,
+    /// Whether the layer has the feed-forward network where the model has a mixture of experts. Default: no.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub dense: bool,
     /// How many layers in a row are like this. Default: 1.
     #[serde(default = "one_layer")]
     pub repeat: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 fn one_layer() -> usize {
@@ -55,7 +64,7 @@ fn one_layer() -> usize {
 
 impl Default for LayerPattern {
     fn default() -> Self {
-        Self { window: None, rotary: LayerRotary::Global, repeat: 1 }
+        Self { window: None, rotary: LayerRotary::Global, dense: false, repeat: 1 }
     }
 }
 
@@ -98,6 +107,16 @@ pub struct ModelConfig {
     /// Feed-forward network of each block; blocks without one are attention alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feed_forward: Option<FeedForwardConfig>,
+    /// The mixture of experts of each block, but for layers that are `dense`. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixture: Option<MixtureOfExpertsConfig>,
+    /// The encoder whose output each block of this decoder attends to; it reads the decoder's token embeddings.
+    /// Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encoder: Option<Box<ModelConfig>>,
+    /// Attention over the encoder's output. Default, where there is an encoder: as `attention`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cross_attention: Option<MultiHeadAttentionConfig>,
     /// All norms outside attention. Default: LayerNorm with eps 1e-5.
     #[serde(default)]
     pub norm: NormConfig,
@@ -145,6 +164,9 @@ impl ModelConfig {
             attention,
             scale_scores_by_layer: false,
             feed_forward: Some(feed_forward),
+            mixture: None,
+            encoder: None,
+            cross_attention: None,
             norm: NormConfig::default(),
             block: BlockLayout::default(),
             layers: one_pattern(),
@@ -167,6 +189,21 @@ impl ModelConfig {
         with_dropout => dropout: f64,
     }
 
+    /// The same configuration with a mixture of experts in all blocks, in place of the feed-forward network.
+    #[must_use]
+    pub fn with_mixture(mut self, mixture: MixtureOfExpertsConfig) -> Self {
+        self.feed_forward = None;
+        self.mixture = Some(mixture);
+        self
+    }
+
+    /// The same decoder, attending to the output of `encoder`.
+    #[must_use]
+    pub fn with_encoder(mut self, encoder: ModelConfig) -> Self {
+        self.encoder = Some(Box::new(encoder));
+        self
+    }
+
     /// Checks the configuration.
     ///
     /// # Errors
@@ -186,6 +223,8 @@ impl ModelConfig {
         for (width, key) in [
             (self.attention.d_model, "attention.d_model"),
             (self.feed_forward.as_ref().map_or(0, |ff| ff.d_model), "feed_forward.d_model"),
+            (self.mixture.as_ref().map_or(0, |mixture| mixture.d_model), "mixture.d_model"),
+            (self.cross_attention.as_ref().map_or(0, |cross| cross.d_model), "cross_attention.d_model"),
         ] {
             faults.require(width == 0 || width == self.d_model, key, || {
                 format!("= {width} differs from the model's d_model = {}; leave it out", self.d_model)
@@ -200,9 +239,13 @@ impl ModelConfig {
             if let Some(feed_forward) = self.feed_forward() {
                 faults.section("feed_forward", |faults| feed_forward.check(faults));
             }
+            if let Some(mixture) = self.mixture() {
+                faults.section("mixture", |faults| mixture.check(faults));
+            }
         }
         if attention.d_head() > 0 {
-            faults.section("positions", |faults| self.positions.check(attention.d_head(), faults));
+            let is_bidirectional = self.kind == ModelKind::Encoder;
+            faults.section("positions", |faults| self.positions.check(attention.d_head(), is_bidirectional, faults));
         }
         let added = matches!(self.positions, Positions::Learned(_) | Positions::Sinusoidal);
         faults.require(!added || self.embedding.is_some(), "positions", || {
@@ -211,6 +254,7 @@ impl ModelConfig {
         faults.section("norm", |faults| self.norm.check(faults));
         faults.section("block", |faults| self.block.check(faults));
         self.check_layers(faults);
+        self.check_encoder(faults);
         if let Some(head) = &self.head {
             faults.section("head", |faults| head.check(faults));
             faults.require(self.embedding.is_some(), "head", || {
@@ -231,7 +275,50 @@ impl ModelConfig {
             faults.require(layer.rotary != LayerRotary::Local || has_local, &key("rotary"), || {
                 "is `local`, and there is no `positions.rotary.local`".into()
             });
+            faults.require(!layer.dense || self.mixture.is_some(), &key("dense"), || {
+                "is set, and there is no `mixture` that the layer would have otherwise".into()
+            });
+            faults.require(!layer.dense || self.feed_forward.is_some(), &key("dense"), || {
+                "is set, and there is no `feed_forward` for the layer".into()
+            });
         }
+        let is_used = self.mixture.is_none() || self.layers.iter().any(|layer| layer.dense);
+        faults.require(self.feed_forward.is_none() || is_used, "feed_forward", || {
+            "is used by no layer: where there is a `mixture`, layers have it only with `dense = true`".into()
+        });
+    }
+
+    fn check_encoder(&self, faults: &mut Faults) {
+        let Some(encoder) = &self.encoder else {
+            faults.require(self.cross_attention.is_none(), "cross_attention", || {
+                "has nothing to attend to: the model has no `encoder`".into()
+            });
+            return;
+        };
+        faults.require(self.kind == ModelKind::Decoder, "encoder", || "belongs into a decoder".into());
+        faults.require(self.embedding.is_some(), "encoder", || {
+            "reads the token embeddings of the decoder, which has no `embedding`".into()
+        });
+        faults.require(self.block.topology == BlockTopology::Sequential, "block.topology", || {
+            "must be `sequential` in a decoder with an encoder".into()
+        });
+        if let (Some(cross), true) = (self.cross_attention(), self.d_model > 0) {
+            faults.section("cross_attention", |faults| cross.check(faults));
+        }
+        faults.section("encoder", |faults| {
+            encoder.check(faults);
+            faults.require(encoder.kind == ModelKind::Encoder, "kind", || "must be `encoder`".into());
+            faults.require(encoder.d_model == self.d_model, "d_model", || {
+                format!("= {} differs from the decoder's d_model = {}", encoder.d_model, self.d_model)
+            });
+            for (is_there, key) in [
+                (encoder.embedding.is_some(), "embedding"),
+                (encoder.head.is_some(), "head"),
+                (encoder.pooler, "pooler"),
+            ] {
+                faults.require(!is_there, key, || "belongs to the decoder; leave it out".into());
+            }
+        });
     }
 
     /// Attention with the width of the model.
@@ -245,16 +332,36 @@ impl ModelConfig {
         Some(FeedForwardConfig { d_model: self.d_model, ..feed_forward })
     }
 
+    /// The mixture of experts with the width of the model.
+    pub fn mixture(&self) -> Option<MixtureOfExpertsConfig> {
+        let mixture = self.mixture.clone()?;
+        Some(MixtureOfExpertsConfig { d_model: self.d_model, ..mixture })
+    }
+
+    /// Attention over the encoder's output with the width of the model; `None` without an encoder.
+    pub fn cross_attention(&self) -> Option<MultiHeadAttentionConfig> {
+        self.encoder.as_ref()?;
+        let cross = self.cross_attention.as_ref().unwrap_or(&self.attention);
+        Some(MultiHeadAttentionConfig { d_model: self.d_model, ..cross.clone() })
+    }
+
     /// The block of layer `layer`, counted from 0.
     pub fn block(&self, layer: usize) -> TransformerBlockConfig {
-        let mut attention = self.attention();
+        let mut block = self.block_like(self.layer_pattern(layer).dense);
         if self.scale_scores_by_layer {
-            attention.scale = Some(attention.scale() / (layer + 1) as f64);
+            block.attention.scale = Some(block.attention.scale() / (layer + 1) as f64);
         }
+        block
+    }
+
+    /// The block of a layer that is `dense`, or of one that is not.
+    fn block_like(&self, is_dense: bool) -> TransformerBlockConfig {
+        let mixture = self.mixture().filter(|_| !is_dense);
         TransformerBlockConfig {
-            attention,
-            cross_attention: None,
-            feed_forward: self.feed_forward(),
+            attention: self.attention(),
+            cross_attention: self.cross_attention(),
+            feed_forward: self.feed_forward().filter(|_| mixture.is_none()),
+            mixture,
             norm: self.norm,
             layout: self.block,
             dropout: self.dropout,
@@ -265,6 +372,38 @@ impl ModelConfig {
     pub fn layer_patterns(&self) -> Vec<LayerPattern> {
         let once = self.layers.iter().flat_map(|layer| std::iter::repeat_n(*layer, layer.repeat));
         once.cycle().take(self.n_layers).map(|layer| LayerPattern { repeat: 1, ..layer }).collect()
+    }
+
+    /// The pattern of one layer.
+    fn layer_pattern(&self, layer: usize) -> LayerPattern {
+        let period = self.period();
+        let mut at = layer % period;
+        for pattern in &self.layers {
+            match at.checked_sub(pattern.repeat) {
+                Some(rest) => at = rest,
+                None => return *pattern,
+            }
+        }
+        LayerPattern::default()
+    }
+
+    /// How many layers are `dense`.
+    fn n_dense_layers(&self) -> usize {
+        let (whole, mut rest) = (self.n_layers / self.period(), self.n_layers % self.period());
+        let mut count = 0usize;
+        for pattern in &self.layers {
+            let in_rest = rest.min(pattern.repeat);
+            rest -= in_rest;
+            if pattern.dense {
+                count = count.saturating_add(whole.saturating_mul(pattern.repeat)).saturating_add(in_rest);
+            }
+        }
+        count
+    }
+
+    /// After how many layers the pattern starts again.
+    fn period(&self) -> usize {
+        self.layers.iter().fold(0usize, |sum, pattern| sum.saturating_add(pattern.repeat)).max(1)
     }
 
     /// Width of the token table, or of the model where it has none.
@@ -288,13 +427,22 @@ impl ModelConfig {
             .embedding
             .as_ref()
             .map_or(0, |embedding| embedding.n_parameters(self.d_model, self.max_seq_len, &self.positions, self.norm));
-        let blocks = self.block(0).n_parameters().saturating_mul(self.n_layers as u64);
+        let n_dense = self.n_dense_layers();
+        let blocks = [(true, n_dense), (false, self.n_layers.saturating_sub(n_dense))]
+            .map(|(is_dense, count)| self.block_like(is_dense).n_parameters().saturating_mul(count as u64));
+        let blocks = blocks[0].saturating_add(blocks[1]);
+        let relative_bias = match &self.positions {
+            Positions::Relative(relative) => (relative.n_buckets * self.attention.n_heads) as u64,
+            _ => 0,
+        };
+        let encoder = self.encoder.as_ref().map_or(0, |encoder| encoder.n_parameters());
         let final_norm = if self.final_norm { self.norm.n_parameters(self.d_model) } else { 0 };
         let is_projected = self.embedding.as_ref().is_some_and(|embedding| embedding.is_projected(self.d_model));
         let project_out = if is_projected { self.d_model * self.d_embedding() } else { 0 };
         let head =
             self.head.as_ref().map_or(0, |head| head.n_parameters(self.vocab_size(), self.d_embedding(), self.norm));
         let pooler = if self.pooler { self.d_model * self.d_model + self.d_model } else { 0 };
-        blocks.saturating_add(embedding + final_norm + head + (project_out + pooler) as u64)
+        let rest = embedding + final_norm + head + relative_bias + (project_out + pooler) as u64;
+        blocks.saturating_add(encoder).saturating_add(rest)
     }
 }

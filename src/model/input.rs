@@ -14,6 +14,7 @@ pub struct ModelInput {
     pub(super) source: Source,
     pub(super) types: Option<Vec<Vec<i64>>>,
     pub(super) hidden_keys: Option<Vec<Vec<bool>>>,
+    pub(super) encoder_input: Option<Box<ModelInput>>,
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one per call")]
@@ -52,7 +53,7 @@ impl ModelInput {
     }
 
     fn new(source: Source) -> Self {
-        Self { source, types: None, hidden_keys: None }
+        Self { source, types: None, hidden_keys: None, encoder_input: None }
     }
 
     /// Token types, one row per sequence.
@@ -67,6 +68,14 @@ impl ModelInput {
     #[must_use]
     pub fn with_padding(mut self, rows: Vec<Vec<bool>>) -> Self {
         self.hidden_keys = Some(rows);
+        self
+    }
+
+    /// What the encoder reads, in a model that has one beside its decoder: one row for each row of this input. It is
+    /// given in the first call with a cache; the cache remembers it.
+    #[must_use]
+    pub fn with_source(mut self, source: ModelInput) -> Self {
+        self.encoder_input = Some(Box::new(source));
         self
     }
 
@@ -109,6 +118,19 @@ impl ModelInput {
         }
         if let Some(padding) = &self.hidden_keys {
             same_lengths(padding, batch, seq, "padding")?;
+        }
+        if let Some(source) = &self.encoder_input {
+            if config.encoder.is_none() {
+                return input_error("a source is given, and the model has no encoder beside its decoder");
+            }
+            if source.encoder_input.is_some() {
+                return input_error("a source has no source of its own");
+            }
+            let [rows, _] = source.dims();
+            if rows != batch {
+                return input_error(format!("the source has {rows} rows, the batch {batch}"));
+            }
+            source.check(config)?;
         }
         Ok(())
     }

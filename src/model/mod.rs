@@ -3,12 +3,15 @@
 mod cache;
 mod config;
 mod config_file;
+mod encoder;
 mod input;
 mod presets;
+mod stack;
 mod transformer;
 
 pub use cache::Cache;
 pub use config::{LayerPattern, LayerRotary, ModelConfig, ModelKind};
+pub use encoder::Encoder;
 pub use input::ModelInput;
 pub use presets::{preset_names, preset_text};
 pub use transformer::{ForwardOptions, Logits, ModelOutput, Transformer};

@@ -28,8 +28,10 @@ presets![
     "llama-3-70b",
     "llama-3.2-1b",
     "mistral-7b",
+    "mixtral-8x7b",
     "qwen2.5-0.5b",
     "qwen3-0.6b",
+    "qwen3-30b-a3b",
     "gemma-2-2b",
     "gemma-3-1b",
     "olmo-2-1b",
@@ -43,6 +45,7 @@ presets![
     "stablelm-3b",
     "starcoder2-3b",
     "smollm2-135m",
+    "t5-small",
 ];
 
 /// The names of all presets.

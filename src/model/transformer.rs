@@ -4,17 +4,19 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
-use super::cache::{Cache, Step};
-use super::config::{LayerRotary, ModelConfig, ModelKind};
+use super::cache::{Cache, EncodedMemory};
+use super::config::{ModelConfig, ModelKind};
+use super::encoder::Encoder;
 use super::input::{ModelInput, Source};
-use crate::attention::{AttentionMask, RotaryAngles};
+use super::stack::Stack;
+use crate::attention::RelativeBias;
 use crate::backend;
 use crate::embedding::Embedding;
 use crate::error::Error;
 use crate::head::{LanguageModelHead, Pooler};
 use crate::norm::Norm;
-use crate::positions::{LearnedPositions, Positions, RotaryPositions};
-use crate::transformer_block::{BlockContext, TransformerBlock};
+use crate::positions::{LearnedPositions, Positions};
+use crate::transformer_block::TransformerBlock;
 
 impl ModelConfig {
     /// Builds the model; weights are drawn when they are first used.
@@ -29,13 +31,28 @@ impl ModelConfig {
             embedding: self.embedding.as_ref().map(|embedding| {
                 embedding.init(self.d_model, self.max_seq_len, &self.positions, self.norm, self.dropout, device)
             }),
-            layers: (0..self.n_layers).map(|layer| self.block(layer).init(device)).collect(),
+            encoder: self.encoder.as_ref().map(|encoder| Encoder::new(encoder, device)),
+            relative_bias: self.relative_bias(device),
+            layers: self.blocks(device),
             final_norm: self.final_norm.then(|| self.norm.init(self.d_model, device)),
             project_out: is_projected
                 .then(|| LinearConfig::new(self.d_model, self.d_embedding()).with_bias(false).init(device)),
             head: self.head.as_ref().map(|head| head.init(self.vocab_size(), self.d_embedding(), self.norm, device)),
             pooler: self.pooler.then(|| Pooler::new(self.d_model, device)),
             config: self.clone(),
+        }
+    }
+
+    pub(super) fn blocks(&self, device: &Device) -> Vec<TransformerBlock> {
+        (0..self.n_layers).map(|layer| self.block(layer).init(device)).collect()
+    }
+
+    pub(super) fn relative_bias(&self, device: &Device) -> Option<RelativeBias> {
+        match &self.positions {
+            Positions::Relative(relative) => {
+                Some(relative.init(self.attention.n_heads, self.kind == ModelKind::Encoder, device))
+            }
+            _ => None,
         }
     }
 }
@@ -75,11 +92,15 @@ pub struct ModelOutput {
     pub weights: Vec<Tensor<4>>,
 }
 
-/// An encoder or decoder, built from a [`ModelConfig`].
+/// An encoder, a decoder or both, built from a [`ModelConfig`].
 #[derive(Module, Debug)]
 pub struct Transformer {
     /// From token ids to the residual stream.
     pub embedding: Option<Embedding>,
+    /// The encoder whose output the blocks attend to.
+    pub encoder: Option<Encoder>,
+    /// The learned biases of relative positions.
+    pub relative_bias: Option<RelativeBias>,
     /// The blocks.
     pub layers: Vec<TransformerBlock>,
     /// The norm after the last block.
@@ -111,8 +132,9 @@ impl Transformer {
     /// # Errors
     ///
     /// When a token id or type is out of range, rows have unequal lengths, the batch differs from the cache's, a
-    /// sequence is longer than learned positions reach, an encoder is given a cache, or a kernel named in the
-    /// configuration cannot honour the call on this device.
+    /// sequence is longer than learned positions reach, an encoder is given a cache, a decoder with an encoder is given
+    /// no source in its first call or another one in a later call, or a kernel named in the configuration cannot honour
+    /// the call on this device.
     pub fn forward(
         &self,
         input: &ModelInput,
@@ -128,40 +150,22 @@ impl Transformer {
         let mut alone = Cache::without_keys();
         let cache = cache.unwrap_or(&mut alone);
         let step = cache.plan(input, &self.config)?;
-        self.check_kernel(&device, input, &step, options)?;
+        let [batch, seq] = input.dims();
+        self.stack().check_kernel(batch, &step, options.weights, &device)?;
+        if self.encoder.is_some() {
+            cache.remember(self.read_source(input, cache)?);
+        }
         cache.commit(&step);
 
-        if input.dims().contains(&0) {
-            return Ok(self.empty_output(input.dims()));
+        if batch * seq == 0 {
+            return Ok(self.empty_output([batch, seq]));
         }
-        let hidden = match &input.source {
+        let x = match &input.source {
             Source::Hidden(hidden) => hidden.clone(),
             Source::Tokens(ids) => self.embed(ids, input, &step.positions)?,
         };
-        let shared = SharedContext::new(&self.config, &step, &device);
-        let patterns = self.config.layer_patterns();
-        let mut x = hidden;
-        let mut weights = Vec::new();
-        for (index, (layer, pattern)) in self.layers.iter().zip(&patterns).enumerate() {
-            let scores = shared.scores(pattern.window);
-            let context = BlockContext {
-                mask: &scores.mask,
-                rotary: shared.rotary(pattern.rotary),
-                bias: scores.bias.as_ref(),
-                cache: cache.layer(index),
-                memory: None,
-            };
-            x = if options.weights {
-                let (y, w) = layer.forward_with_weights(x, context);
-                weights.push(w);
-                y
-            } else {
-                layer.forward(x, context)
-            };
-        }
-        if let Some(norm) = &self.final_norm {
-            x = norm.forward(x);
-        }
+        let memory = cache.memory().cloned();
+        let (x, weights) = self.stack().run(x, &step, cache, memory.as_ref(), options.weights);
         Ok(ModelOutput {
             logits: self.logits(&x, options.logits),
             pooled: self.pooler.as_ref().map(|pooler| pooler.forward(x.clone())),
@@ -225,6 +229,38 @@ impl Transformer {
         )))
     }
 
+    fn stack(&self) -> Stack<'_> {
+        Stack {
+            config: &self.config,
+            layers: &self.layers,
+            relative_bias: self.relative_bias.as_ref(),
+            final_norm: self.final_norm.as_ref(),
+        }
+    }
+
+    /// What the blocks read of the encoder: its output on the source of the first call, or what the cache remembers.
+    fn read_source(&self, input: &ModelInput, cache: &Cache) -> Result<EncodedMemory, Error> {
+        let (encoder, source) = match (&self.encoder, &input.encoder_input, cache.memory()) {
+            (Some(encoder), Some(source), None) => (encoder, source),
+            (_, None, Some(memory)) => return Ok(memory.clone()),
+            (_, Some(_), Some(_)) => {
+                return Err(Error::Input("the cache holds a source already; give one in the first call only".into()));
+            }
+            _ => return Err(Error::Input("the model has an encoder and needs a source to read".into())),
+        };
+        let step = Cache::without_keys().plan(source, &self.config)?;
+        let Source::Tokens(ids) = &source.source else {
+            return Err(Error::Input("an encoder's source must be token ids".into()));
+        };
+        let states = if source.dims().contains(&0) {
+            self.empty_output(source.dims()).hidden
+        } else {
+            encoder.forward(self.embed(ids, source, &step.positions)?, &step)?
+        };
+        let layers = self.layers.iter().filter_map(|layer| layer.project_memory(states.clone())).collect();
+        Ok(EncodedMemory::new(layers, step.padding_mask(&states.device())))
+    }
+
     fn device(&self) -> Device {
         self.layers[0].attention.query.weight.lazy_device()
     }
@@ -252,37 +288,6 @@ impl Transformer {
         Ok(embedding.forward(ids, &positions, input.types.as_deref()))
     }
 
-    /// Fails where a kernel that the configuration names cannot honour this call.
-    fn check_kernel(
-        &self,
-        device: &Device,
-        input: &ModelInput,
-        step: &Step,
-        options: ForwardOptions,
-    ) -> Result<(), Error> {
-        use crate::attention::{AttentionRequest, MaskForm, supports};
-        let attention = &self.config.attention;
-        let [batch, seq] = input.dims();
-        let key_len = step.key_len(None);
-        let is_windowed = self.config.layers.iter().any(|layer| layer.window.is_some());
-        let mask = match self.config.kind {
-            _ if is_windowed || input.hidden_keys.is_some() => MaskForm::General,
-            ModelKind::Decoder => MaskForm::Causal,
-            ModelKind::Encoder => MaskForm::None,
-        };
-        let request = AttentionRequest {
-            scores: [batch, attention.n_heads, seq, key_len],
-            n_kv_heads: attention.n_kv_heads(),
-            mask,
-            biased: matches!(self.config.positions, Positions::Alibi(_)),
-            softcapped: attention.softcap.is_some(),
-            dropout: attention.dropout > 0.0 && device.is_autodiff(),
-            return_weights: options.weights,
-            autodiff: device.is_autodiff(),
-        };
-        supports(attention.kernel, &request, device).map_err(Error::Input)
-    }
-
     fn logits(&self, hidden: &Tensor<3>, which: Logits) -> Option<Tensor<3>> {
         let seq = hidden.dims()[1];
         match which {
@@ -300,61 +305,6 @@ impl Transformer {
             logits: self.head.as_ref().map(|_| zeros(self.config.vocab_size())),
             pooled: None,
             weights: Vec::new(),
-        }
-    }
-}
-
-/// What the layers of one call share.
-struct SharedContext {
-    /// One entry per window that occurs; `None` is no window.
-    scores: Vec<(Option<usize>, ScoreContext)>,
-    global: Option<RotaryAngles>,
-    local: Option<RotaryAngles>,
-}
-
-/// What acts on scores.
-struct ScoreContext {
-    mask: AttentionMask,
-    bias: Option<Tensor<4>>,
-}
-
-impl SharedContext {
-    fn new(config: &ModelConfig, step: &Step, device: &Device) -> Self {
-        let attention = config.attention();
-        let d_head = attention.d_head();
-        let (mut global, mut local) = (None, None);
-        if let Positions::Rotary(RotaryPositions { global: everywhere, local: nearby }) = &config.positions {
-            global = Some(everywhere.angles(d_head, &step.positions, device));
-            local = nearby.as_ref().map(|rotary| rotary.angles(d_head, &step.positions, device));
-        }
-        let bias = match &config.positions {
-            Positions::Alibi(alibi) => {
-                Some(alibi.bias(attention.n_heads, &step.key_positions, attention.scale(), device))
-            }
-            _ => None,
-        };
-        let mut scores: Vec<(Option<usize>, ScoreContext)> = Vec::new();
-        for window in config.layers.iter().map(|pattern| pattern.window) {
-            if scores.iter().all(|(of, _)| *of != window) {
-                let mask = step.mask(config.kind, window, device);
-                let (kept, all) = (step.key_len(window), step.key_len(None));
-                let bias = bias.clone().map(|bias| if kept < all { bias.slice_dim(3, all - kept..all) } else { bias });
-                scores.push((window, ScoreContext { mask, bias }));
-            }
-        }
-        Self { scores, global, local }
-    }
-
-    fn scores(&self, window: Option<usize>) -> &ScoreContext {
-        let found = self.scores.iter().find(|(of, _)| *of == window);
-        &found.expect("there is an entry for each window of the pattern").1
-    }
-
-    fn rotary(&self, which: LayerRotary) -> Option<&RotaryAngles> {
-        match which {
-            LayerRotary::Global => self.global.as_ref(),
-            LayerRotary::Local => self.local.as_ref(),
-            LayerRotary::None => None,
         }
     }
 }

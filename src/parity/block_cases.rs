@@ -8,6 +8,7 @@ use crate::attention::{
 };
 use crate::error::Error;
 use crate::feed_forward::FeedForwardConfig;
+use crate::mixture_of_experts::MixtureOfExpertsConfig;
 use crate::norm::{NormConfig, NormKind};
 use crate::transformer_block::{
     BlockContext, BlockLayout, BlockTopology, Memory, NormPlacement, TransformerBlockConfig,
@@ -63,6 +64,13 @@ pub(super) fn all() -> Vec<Case> {
             parallel(BlockTopology::Parallel),
         ),
         case("attention alone", base().without_feed_forward(), "absence of the feed-forward network", base()),
+        case("mixture of experts", base().with_mixture(mixture(3)), "experts", base().with_mixture(mixture(1))),
+        case(
+            "parallel, mixture of experts",
+            parallel(BlockTopology::Parallel).with_mixture(mixture(3)),
+            "topology",
+            base().with_mixture(mixture(3)),
+        ),
         case("rms, gated", llama.clone(), "norm", llama.with_norm(NormConfig::default())),
         case("output, norm of queries and keys", olmo.clone(), "norm", olmo.with_norm(NormConfig::default())),
         case("cross-attention", with_cross(base()), "cross-attention", base()),
@@ -78,6 +86,10 @@ pub(super) fn all() -> Vec<Case> {
             .without("bias", |probe| apply(&base(), None, probe)),
         Case::new(Kind::Module, "block/weights returned", |probe| apply(&base(), Some(Extra::Weights), probe)),
     ]
+}
+
+fn mixture(n_active: usize) -> MixtureOfExpertsConfig {
+    MixtureOfExpertsConfig::new(FeedForwardConfig::new(D_MODEL, 14), 5, n_active)
 }
 
 fn with_cross(config: TransformerBlockConfig) -> TransformerBlockConfig {
@@ -112,6 +124,7 @@ fn apply(config: &TransformerBlockConfig, extra: Option<Extra>, probe: &mut Prob
         .with_padding(probe.flags([BATCH, MEMORY], (0..BATCH).flat_map(is_padding(MEMORY, 2)).collect()));
     let has_memory = config.cross_attention.is_some();
     let states = has_memory.then(|| probe.input("memory", [BATCH, MEMORY, D_CONTEXT]));
+    let projected = states.and_then(|states| block.project_memory(states));
     let positions = [(0..SEQ).collect()];
     let (d_head, scale) = (config.attention.d_head(), config.attention.scale());
     let angles = RotaryConfig::new(100.0).angles(d_head, &positions, probe.device());
@@ -121,7 +134,7 @@ fn apply(config: &TransformerBlockConfig, extra: Option<Extra>, probe: &mut Prob
         rotary: (extra == Some(Extra::Rotary)).then_some(&angles),
         bias: (extra == Some(Extra::Alibi)).then_some(&bias),
         cache: None,
-        memory: states.map(|states| Memory { states, mask: &memory_mask }),
+        memory: projected.as_ref().map(|projected| Memory { projected, mask: &memory_mask }),
     };
     if extra == Some(Extra::Weights) {
         let (y, weights) = block.forward_with_weights(x, context);

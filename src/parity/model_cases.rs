@@ -7,18 +7,19 @@ use super::numbers::draw_below;
 use super::probe::Probe;
 use super::shrink::{ablations, shrunk, without_dropout};
 use crate::activation::Activation;
-use crate::attention::{MultiHeadAttentionConfig, QkNorm, QkNormScope};
+use crate::attention::{MultiHeadAttentionConfig, QkNorm, QkNormScope, RotaryConfig};
 use crate::embedding::{EmbeddingConfig, EmbeddingScale};
 use crate::error::Error;
 use crate::feed_forward::FeedForwardConfig;
 use crate::head::HeadConfig;
-use crate::model::{ForwardOptions, ModelConfig, ModelInput, ModelKind, ModelOutput, Transformer};
+use crate::mixture_of_experts::{MixtureOfExpertsConfig, SharedExpertConfig};
+use crate::model::{ForwardOptions, LayerPattern, ModelConfig, ModelInput, ModelKind, ModelOutput, Transformer};
 use crate::norm::{NormConfig, NormKind};
 use crate::positions::{LearnedPositions, Positions};
 use crate::transformer_block::{BlockLayout, NormPlacement};
 
 /// Presets that between them have every option that published models have.
-const PRESETS: [&str; 16] = [
+const PRESETS: [&str; 18] = [
     "transformer-base-encoder",
     "gpt2",
     "bert-base",
@@ -35,6 +36,8 @@ const PRESETS: [&str; 16] = [
     "qwen3-0.6b",
     "stablelm-3b",
     "starcoder2-3b",
+    "mixtral-8x7b",
+    "t5-small",
 ];
 
 /// Tokens per sequence, more than a window shows.
@@ -51,6 +54,7 @@ pub(super) fn all() -> Result<Vec<Case>, Error> {
     }
     models.push(("model/rarer options".into(), rarer_options()));
     models.push(("model/padding positions".into(), padding_positions()));
+    models.push(("model/dense layers and mixtures".into(), dense_layers_and_mixtures()));
     let mut cases = Vec::new();
     for (name, config) in models {
         let twins = ablations(&config);
@@ -136,9 +140,31 @@ fn padding_positions() -> ModelConfig {
         .with_block(BlockLayout::new(NormPlacement::Post))
 }
 
+/// Layers with experts and layers without, and an expert that every token passes through, as in Qwen 2 MoE.
+fn dense_layers_and_mixtures() -> ModelConfig {
+    let network =
+        |d_ff| FeedForwardConfig::new(0, d_ff).with_gated(true).with_bias(false).with_activation(Activation::Silu);
+    let attention = MultiHeadAttentionConfig::new(48, 6).with_n_kv_heads(2);
+    let mixture = MixtureOfExpertsConfig::new(network(22), 5, 3)
+        .with_renormalize(false)
+        .with_shared(SharedExpertConfig { expert: network(26), gated: true });
+    let mut config = ModelConfig::new(ModelKind::Decoder, 3, 20, attention, network(40))
+        .with_embedding(EmbeddingConfig::new(61))
+        .with_positions(Positions::rotary(RotaryConfig::new(100.0)))
+        .with_norm(NormConfig::new(NormKind::Rms))
+        .with_final_norm(true)
+        .with_layers(vec![LayerPattern::default(), LayerPattern { dense: true, ..LayerPattern::default() }])
+        .with_head(HeadConfig::new(false));
+    config.mixture = Some(mixture);
+    config
+}
+
 fn build(config: &ModelConfig, probe: &mut Probe) -> Transformer {
     let mut config = config.clone();
     config.attention.kernel = probe.kernel(config.attention.kernel);
+    if let Some(encoder) = &mut config.encoder {
+        encoder.attention.kernel = probe.kernel(encoder.attention.kernel);
+    }
     probe.module("model", config.init(probe.device()))
 }
 
@@ -152,6 +178,8 @@ struct Sequences {
     ids: Vec<Vec<i64>>,
     types: Option<Vec<Vec<i64>>>,
     states: Option<Tensor<3>>,
+    /// What an encoder beside the decoder reads.
+    sources: Option<Vec<Vec<i64>>>,
 }
 
 impl Sequences {
@@ -165,16 +193,22 @@ impl Sequences {
         ids.iter_mut().flatten().filter(|id| Some(**id) == padding_id).for_each(|id| *id = 0);
         let n_types = config.embedding.as_ref().map_or(0, |embedding| embedding.n_types);
         let states = config.embedding.is_none().then(|| probe.input("states", [2, seq, config.d_model]));
-        Self { ids, types: (n_types > 0).then(|| rows("types", n_types)), states }
+        let types = (n_types > 0).then(|| rows("types", n_types));
+        let sources = config.encoder.is_some().then(|| rows("sources", config.vocab_size()));
+        Self { ids, types, states, sources }
     }
 
-    /// The tokens `start..end` of each sequence.
+    /// The tokens `start..end` of each sequence; the source goes with the first of them.
     fn part(&self, start: usize, end: usize) -> ModelInput {
         let cut = |rows: &Vec<Vec<i64>>| rows.iter().map(|row| row[start..end].to_vec()).collect::<Vec<_>>();
-        match (&self.states, &self.types) {
+        let input = match (&self.states, &self.types) {
             (Some(states), _) => ModelInput::hidden(states.clone().slice_dim(1, start..end)),
             (None, Some(types)) => ModelInput::tokens(&cut(&self.ids)).with_types(&cut(types)),
             (None, None) => ModelInput::tokens(&cut(&self.ids)),
+        };
+        match &self.sources {
+            Some(sources) if start == 0 => input.with_source(ModelInput::tokens(sources)),
+            _ => input,
         }
     }
 }
@@ -238,7 +272,11 @@ fn padded(config: &ModelConfig, is_marked: bool, is_cached: bool, probe: &mut Pr
     if probe.is_oracle() && is_marked {
         for (row, ids) in ids.into_iter().enumerate() {
             let len = ids.len();
-            let output = model.forward(&ModelInput::tokens(&[ids]), None, ForwardOptions::default())?;
+            let mut input = ModelInput::tokens(&[ids]);
+            if config.encoder.is_some() {
+                input = input.with_source(ModelInput::tokens(&[source(config, len)]));
+            }
+            let output = model.forward(&input, None, ForwardOptions::default())?;
             probe.output(&format!("row {row}"), result(output).reshape([len as i32, -1]));
         }
         return Ok(());
@@ -253,8 +291,15 @@ fn padded(config: &ModelConfig, is_marked: bool, is_cached: bool, probe: &mut Pr
     let rows: Vec<Vec<i64>> = ids.iter().map(|ids| pad(ids.clone(), padding_id(config).unwrap_or(0))).collect();
     let input = |start: usize, end: usize| {
         let input = ModelInput::tokens(&rows.iter().map(|row| row[start..end].to_vec()).collect::<Vec<_>>());
-        let flags = flags.iter().map(|row| row[start..end].to_vec()).collect();
-        if is_marked { input.with_padding(flags) } else { input }
+        let cut = flags.iter().map(|row| row[start..end].to_vec()).collect();
+        let input = if is_marked { input.with_padding(cut) } else { input };
+        if config.encoder.is_none() || start > 0 {
+            return input;
+        }
+        // Sources are as long as their sequences, and padded on the same side.
+        let sources: Vec<_> = LENGTHS.iter().map(|len| pad(source(config, *len), 0)).collect();
+        let sources = ModelInput::tokens(&sources);
+        input.with_source(if is_marked { sources.with_padding(flags.clone()) } else { sources })
     };
     let output = if is_cached {
         let mut cache = model.new_cache();
@@ -277,6 +322,11 @@ fn padded(config: &ModelConfig, is_marked: bool, is_cached: bool, probe: &mut Pr
 fn sentence(config: &ModelConfig, len: usize) -> Vec<i64> {
     let ids = draw_below(&format!("sentence of {len}"), len, config.vocab_size() as u64);
     ids.into_iter().map(|id| if Some(id) == padding_id(config) { 0 } else { id }).collect()
+}
+
+/// What the encoder reads for a sentence of `len` tokens.
+fn source(config: &ModelConfig, len: usize) -> Vec<i64> {
+    draw_below(&format!("source of {len}"), len, config.vocab_size() as u64)
 }
 
 /// Logits, or hidden states of a model without a head.

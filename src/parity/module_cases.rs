@@ -11,6 +11,7 @@ use crate::attention::{
 };
 use crate::error::Error;
 use crate::feed_forward::FeedForwardConfig;
+use crate::mixture_of_experts::{MixtureOfExpertsConfig, SharedExpertConfig};
 use crate::norm::{NormConfig, NormKind};
 
 const BATCH: usize = 2;
@@ -19,6 +20,7 @@ const D_MODEL: usize = 20;
 
 pub(super) fn all() -> Vec<Case> {
     let mut cases = feed_forward();
+    cases.extend(mixture_of_experts());
     cases.extend(attention_options());
     cases.extend(cross_attention());
     cases.extend(cached());
@@ -44,6 +46,33 @@ fn feed_forward() -> Vec<Case> {
         case("gated", gated.clone(), "gate", gated.clone().with_gated(false)),
         case("no bias", base.clone().with_bias(false), "absence of biases", base),
         case("gated, no bias", gated.clone().with_bias(false), "absence of biases", gated),
+    ]
+}
+
+fn mixture_of_experts() -> Vec<Case> {
+    let expert = FeedForwardConfig::new(D_MODEL, 14).with_gated(true).with_activation(Activation::Silu);
+    let base = MixtureOfExpertsConfig::new(expert.clone(), 7, 3);
+    let shared =
+        |gated| base.clone().with_shared(SharedExpertConfig { expert: expert.clone().with_gated(false), gated });
+    let run = |config: MixtureOfExpertsConfig| {
+        move |probe: &mut Probe| {
+            let x = probe.input("x", [BATCH, 5, D_MODEL]);
+            let module = probe.module("mixture", config.init(probe.device()));
+            probe.output("y", module.forward(x));
+            Ok(())
+        }
+    };
+    let case = |name: &str, config: MixtureOfExpertsConfig, option: &str, without: MixtureOfExpertsConfig| {
+        Case::new(Kind::Module, format!("mixture_of_experts/{name}"), run(config)).without(option, run(without))
+    };
+    let plain = MixtureOfExpertsConfig { expert: expert.clone().with_gated(false), ..base.clone() };
+    vec![
+        case("renormalised", base.clone(), "renormalisation", base.clone().with_renormalize(false)),
+        case("one expert", MixtureOfExpertsConfig { n_active: 1, ..base.clone() }, "choice of one", base.clone()),
+        case("every expert", MixtureOfExpertsConfig { n_active: 7, ..base.clone() }, "use of all", base.clone()),
+        case("plain experts", plain, "absence of a gate", base.clone()),
+        case("gated shared expert", shared(true), "gate", shared(false)),
+        case("shared expert", shared(false), "shared expert", base.clone()),
     ]
 }
 

@@ -1,7 +1,8 @@
 //! Published models made small, every option of theirs kept, and models with one option taken away.
 
-use crate::attention::{RotaryConfig, RotaryScaling};
+use crate::attention::{RelativeBiasConfig, RotaryConfig, RotaryScaling};
 use crate::embedding::EmbeddingScale;
+use crate::feed_forward::FeedForwardConfig;
 use crate::head::HeadConfig;
 use crate::model::{LayerPattern, LayerRotary, ModelConfig};
 use crate::positions::{Positions, RotaryPositions};
@@ -39,6 +40,16 @@ pub(super) fn shrunk(config: &ModelConfig) -> ModelConfig {
     if let Some(feed_forward) = &mut small.feed_forward {
         (feed_forward.d_model, feed_forward.d_ff) = (0, 80);
     }
+    if let Some(mixture) = &mut small.mixture {
+        (mixture.d_model, mixture.n_experts, mixture.n_active) = (0, 5, 2);
+        mixture.expert = FeedForwardConfig { d_model: 0, d_ff: 30, ..mixture.expert.clone() };
+        if let Some(shared) = &mut mixture.shared {
+            shared.expert = FeedForwardConfig { d_model: 0, d_ff: 20, ..shared.expert.clone() };
+        }
+    }
+    if let Some(encoder) = &mut small.encoder {
+        **encoder = ModelConfig { d_model: small.d_model, ..shrunk(encoder) };
+    }
 
     if let Some(embedding) = &mut small.embedding {
         embedding.vocab_size = VOCAB_SIZE;
@@ -52,6 +63,10 @@ pub(super) fn shrunk(config: &ModelConfig) -> ModelConfig {
         *layer = LayerPattern { window: layer.window.map(|_| WINDOW), repeat: 1, ..*layer };
     }
     small.n_layers = (small.layers.len() + 1).clamp(2, 4).min(config.n_layers);
+    if let Positions::Relative(relative) = &mut small.positions {
+        // Far fewer buckets, so that a short sequence reaches the wide ones.
+        *relative = RelativeBiasConfig { n_buckets: 8, max_distance: 10 };
+    }
     if let Positions::Rotary(RotaryPositions { global, local }) = &mut small.positions {
         shrink_rotary(global, d_head, 1000.0);
         if let Some(local) = local {
@@ -68,6 +83,12 @@ pub(super) fn without_dropout(config: &ModelConfig) -> ModelConfig {
     if let Some(feed_forward) = &mut config.feed_forward {
         feed_forward.dropout = 0.0;
     }
+    if let Some(mixture) = &mut config.mixture {
+        mixture.expert.dropout = 0.0;
+        mixture.shared.iter_mut().for_each(|shared| shared.expert.dropout = 0.0);
+    }
+    config.cross_attention.iter_mut().for_each(|cross| cross.dropout = 0.0);
+    config.encoder.iter_mut().for_each(|encoder| **encoder = without_dropout(encoder));
     config
 }
 
@@ -136,6 +157,25 @@ pub(super) fn ablations(config: &ModelConfig) -> Vec<(&'static str, ModelConfig)
         (c.block.placement, c.block.topology) = (NormPlacement::None, BlockTopology::Sequential);
     });
     try_out("gate", &|c| c.feed_forward.iter_mut().for_each(|feed_forward| feed_forward.gated = false));
+    try_out("renormalised experts", &|c| c.mixture.iter_mut().for_each(|m| m.renormalize = !m.renormalize));
+    try_out("number of active experts", &|c| c.mixture.iter_mut().for_each(|m| m.n_active = 1));
+    try_out("shared expert", &|c| c.mixture.iter_mut().for_each(|m| m.shared = None));
+    try_out("gate of the shared expert", &|c| {
+        c.mixture.iter_mut().flat_map(|m| &mut m.shared).for_each(|shared| shared.gated = false);
+    });
+    try_out("dense layers", &|c| {
+        c.layers.iter_mut().for_each(|layer| layer.dense = false);
+        c.feed_forward = None;
+    });
+    try_out("encoder", &|c| (c.encoder, c.cross_attention) = (None, None));
+    try_out("cross-attention", &|c| {
+        if let Some(mut cross) = c.cross_attention() {
+            cross.scale = Some(2.0 * cross.scale());
+            c.cross_attention = Some(cross);
+        }
+    });
+    try_out("encoder's positions", &|c| c.encoder.iter_mut().for_each(|e| e.positions = Positions::None));
+    try_out("encoder's final norm", &|c| c.encoder.iter_mut().for_each(|e| e.final_norm = false));
     try_out("embedding scale", &|c| c.embedding.iter_mut().for_each(|e| e.scale = EmbeddingScale::None));
     try_out("embedding norm", &|c| c.embedding.iter_mut().for_each(|e| e.norm = false));
     try_out("token types", &|c| c.embedding.iter_mut().for_each(|e| e.n_types = 0));

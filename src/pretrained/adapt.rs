@@ -57,10 +57,19 @@ pub(super) fn tidy(config: &mut ModelConfig) {
     if let Some(feed_forward) = &mut config.feed_forward {
         feed_forward.d_model = 0;
     }
+    if let Some(mixture) = &mut config.mixture {
+        (mixture.d_model, mixture.expert.d_model) = (0, 0);
+        if let Some(shared) = &mut mixture.shared {
+            shared.expert.d_model = 0;
+        }
+    }
     if let Some(embedding) = &mut config.embedding {
         embedding.d_embedding = embedding.d_embedding.filter(|d_embedding| *d_embedding != d_model);
     }
     config.layers = compressed(&config.layers);
+    if let Some(encoder) = &mut config.encoder {
+        tidy(encoder);
+    }
 }
 
 /// Fits `config`, which has everything its family can have, to the name of a transformers class.

@@ -26,16 +26,23 @@ pub(super) fn activation(hf: &mut HfConfig, key: &str, default: Activation) -> A
     let Some(name) = hf.optional_text(key) else {
         return default;
     };
+    named(&name).unwrap_or_else(|problem| {
+        hf.fault(key, problem);
+        default
+    })
+}
+
+/// The activation of a name, or what is wrong with the name.
+pub(super) fn named(name: &str) -> Result<Activation, String> {
     let known = || NAMES.iter().map(|(name, _)| *name);
     match NAMES.iter().find(|(known, _)| *known == name) {
-        Some((_, activation)) => *activation,
+        Some((_, activation)) => Ok(*activation),
         None => {
-            let advice = match nearest(&name, known()) {
+            let advice = match nearest(name, known()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("known are {}", known().collect::<Vec<_>>().join(", ")),
             };
-            hf.fault(key, format!("`{name}` is not known; {advice}"));
-            default
+            Err(format!("`{name}` is not known; {advice}"))
         }
     }
 }

@@ -185,9 +185,11 @@ fn translate(text: &str) -> Result<HfModel, ConfigError> {
         ConfigError { origin: String::new(), faults: vec![fault] }
     })?;
     let architecture = hf.architecture();
-    hf.refuse_flag("is_encoder_decoder", "a model of encoder and decoder");
-    hf.refuse_flag("add_cross_attention", "cross-attention in a checkpoint");
+    hf.refuse_flag("add_cross_attention", "cross-attention in this family");
     let mut config = (family.config)(&mut hf);
+    if config.encoder.is_none() {
+        hf.refuse_flag("is_encoder_decoder", "a model of encoder and decoder in this family");
+    }
     hf.finish(family.harmless)?;
     adapt::tidy(&mut config);
     config.validate()?;

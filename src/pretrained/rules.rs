@@ -1,8 +1,8 @@
 //! Where each parameter of a model stands in a checkpoint.
 //!
 //! A family states this as data: pairs of names, ours and theirs, for a module (`layers.N.attention.query`, its weight
-//! and bias follow) or for one parameter (`embedding.tokens`). `N` stands for the number of a layer and `H` for that
-//! of a head. Which rows of a tensor are meant, and whether it is stored the other way round, follows from the few
+//! and bias follow) or for one parameter (`embedding.tokens`). `N` stands for the number of a layer, `E` for that of an
+//! expert and `H` for that of a head. Which rows of a tensor are meant, and whether it is stored the other way round, follows from the few
 //! [`Part`]s below and the shape of the parameter.
 
 use std::ops::Range;
@@ -283,10 +283,14 @@ impl BoundRules {
 
     fn find(&self, path: &str) -> Option<Found<'_>> {
         let mut parts: Vec<&str> = path.split('.').collect();
-        let mut layer = None;
-        if let ["layers", number, ..] = parts[..] {
-            layer = Some(number.to_owned());
-            parts[1] = "N";
+        let mut numbers = Vec::new();
+        for at in 1..parts.len() {
+            let sign = match parts[at - 1] {
+                "layers" => "N",
+                "experts" => "E",
+                _ => continue,
+            };
+            numbers.push((sign, std::mem::replace(&mut parts[at], sign).to_owned()));
         }
         let whole = parts.join(".");
         let last = parts.pop()?;
@@ -297,7 +301,7 @@ impl BoundRules {
             (None, Some(rule)) => (rule, self.suffixes(last)),
             (None, None) => return None,
         };
-        Some(Found { rule, layer, suffixes })
+        Some(Found { rule, numbers, suffixes })
     }
 
     /// What a parameter of a module can be called in the file.
@@ -326,7 +330,8 @@ impl BoundRules {
 /// A rule that speaks of a parameter.
 struct Found<'a> {
     rule: &'a Rule,
-    layer: Option<String>,
+    /// What `N` and `E` stand for.
+    numbers: Vec<(&'static str, String)>,
     /// Empty where the rule names the parameter itself.
     suffixes: Vec<&'static str>,
 }
@@ -335,10 +340,10 @@ impl Found<'_> {
     fn theirs(&self) -> Vec<String> {
         let name = |theirs: &str, suffix: &str| {
             let name = format!("{theirs}{suffix}");
-            match &self.layer {
-                Some(layer) => name.replacen(".N.", &format!(".{layer}."), 1),
-                None => name,
-            }
+            let put_in = |name: String, (sign, number): &(&str, String)| {
+                name.replacen(&format!(".{sign}."), &format!(".{number}."), 1)
+            };
+            self.numbers.iter().fold(name, put_in)
         };
         let suffixes = if self.suffixes.is_empty() { &[""][..] } else { &self.suffixes };
         self.rule.theirs.iter().flat_map(|theirs| suffixes.iter().map(move |suffix| name(theirs, suffix))).collect()

@@ -537,13 +537,27 @@ pub fn logits(model: &Transformer, input: &ModelInput) -> Vec<f64> {
 
 /// The logits of every position when the rows are fed in chunks of these lengths.
 pub fn logits_in_chunks(model: &Transformer, rows: &[Vec<i64>], chunks: &[usize]) -> Vec<f64> {
+    logits_in_chunks_after(model, None, rows, chunks)
+}
+
+/// The same, for a model whose encoder has read `source`.
+pub fn logits_in_chunks_after(
+    model: &Transformer,
+    source: Option<&ModelInput>,
+    rows: &[Vec<i64>],
+    chunks: &[usize],
+) -> Vec<f64> {
     assert_eq!(chunks.iter().sum::<usize>(), rows[0].len(), "the chunks make up the rows");
     let mut cache = model.new_cache();
     let mut start = 0;
     let parts = chunks.iter().map(|len| {
         let part: Vec<Vec<i64>> = rows.iter().map(|row| row[start..start + len].to_vec()).collect();
+        let mut input = ModelInput::tokens(&part);
+        if let (0, Some(source)) = (start, source) {
+            input = input.with_source(source.clone());
+        }
         start += len;
-        let output = model.forward(&ModelInput::tokens(&part), Some(&mut cache), ForwardOptions::default());
+        let output = model.forward(&input, Some(&mut cache), ForwardOptions::default());
         output.unwrap_or_else(|error| panic!("chunks {chunks:?}: {error}")).logits.expect("the model has a head")
     });
     values(Tensor::cat(parts.collect(), 1))

@@ -1,12 +1,12 @@
 //! Config files: what is understood, and what is said about the rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use burnformer::pretrained::{Checkpoint, read_config, supported_model_types};
 use serde_json::{Value, json};
 
-use crate::common::{Array, Changed, flex};
+use crate::common::{Array, Changed, fixtures, flex};
 use crate::folder::{Folder, WEIGHTS, assert_says, config_of, filled, parameters, tensors_of};
 
 /// What the config is said to be wrong with.
@@ -22,13 +22,33 @@ fn fault(changed: Changed) -> String {
 fn unknown_families_are_named_with_what_there_is() {
     let message = fault(Changed::new("llama").with("model_type", "lama"));
     assert_says(&message, &["config.json", "`model_type` `lama` is not supported, did you mean `llama`?", "qwen3"]);
-    for family in ["mixtral", "qwen3_moe", "t5", "vit"] {
+    for family in ["deepseek_v3", "gpt_oss", "mt5", "whisper"] {
         let message = fault(Changed::new("llama").with("model_type", family));
         assert_says(&message, &[&format!("`{family}` is not supported; supported are")]);
     }
     assert_says(&fault(Changed::new("llama").without("model_type")), &["`model_type` is missing"]);
     assert!(supported_model_types().all(|family| message.contains(family)));
     assert!(supported_model_types().count() >= 28);
+}
+
+/// A family that is read and not compared with transformers would be a promise that nobody keeps.
+#[test]
+fn every_family_has_a_fixture_with_reference_outputs() {
+    let mut compared = BTreeSet::new();
+    for entry in std::fs::read_dir(fixtures().join("checkpoints")).expect("the folder can be read") {
+        let folder = entry.expect("the folder can be read").path();
+        for file in ["config.json", "config.old.json", "model.safetensors", "golden.safetensors"] {
+            assert!(folder.join(file).is_file(), "{} lacks {file}", folder.display());
+        }
+        let text = std::fs::read_to_string(folder.join("config.json")).expect("the config can be read");
+        let config: Value = serde_json::from_str(&text).expect("the config is JSON");
+        compared.insert(config["model_type"].as_str().expect("it names its family").to_owned());
+    }
+    let lacking: Vec<&str> = supported_model_types().filter(|family| !compared.contains(*family)).collect();
+    assert!(
+        lacking.is_empty(),
+        "no tiny checkpoint in tests/fixtures/checkpoints for {lacking:?}; see CONTRIBUTING.md"
+    );
 }
 
 /// `defaults.json` holds what transformers fills in; `defaults.py` writes it.

@@ -16,14 +16,18 @@ use crate::{Outcome, output};
 Examples:
   burnformer logits path/to/checkpoint --tokens 1,5,9 --json
   burnformer logits path/to/checkpoint --tokens 1,5,9,2 --chunks 3,1        through the cache
-  burnformer logits path/to/checkpoint --tokens 0,5,9 --attention-mask 0,1,1 --tokens 4,8,7 --attention-mask 1,1,1")]
+  burnformer logits path/to/checkpoint --tokens 0,5,9 --attention-mask 0,1,1 --tokens 4,8,7 --attention-mask 1,1,1
+  burnformer logits path/to/t5 --tokens 13959,1566,1 --decoder-tokens 0,644")]
 pub struct Arguments {
     /// Preset, configuration file or checkpoint folder.
     model: String,
     /// Token ids, separated by commas; once for each row of the batch.
     #[arg(long, value_name = "IDS", required = true, allow_hyphen_values = true)]
     tokens: Vec<Row<i64>>,
-    /// Lengths of the calls that the sequence is split into; the cache carries over from one to the next.
+    /// Token ids of the decoder of a model that has an encoder, which then reads `--tokens`; once for each row.
+    #[arg(long, value_name = "IDS", allow_hyphen_values = true)]
+    decoder_tokens: Vec<Row<i64>>,
+    /// Lengths of the calls that the (decoder's) sequence is split into; the cache carries over from one to the next.
     #[arg(long, value_name = "LENGTHS")]
     chunks: Option<Row<usize>>,
     /// 1 for a token, 0 for padding; once for each row of the batch.
@@ -52,24 +56,41 @@ enum Numbers {
 }
 
 pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let Arguments { model, tokens, chunks, attention_mask, seed, compute } = arguments;
-    let tokens: Vec<Vec<i64>> = tokens.into_iter().map(|row| row.0).collect();
+    let Arguments { model, tokens, decoder_tokens, chunks, attention_mask, seed, compute } = arguments;
+    let rows = |rows: Vec<Row<i64>>| -> Vec<Vec<i64>> { rows.into_iter().map(|row| row.0).collect() };
+    let (tokens, decoder_tokens) = (rows(tokens), rows(decoder_tokens));
     let padding = padding(attention_mask, &tokens)?;
+    let argument = ModelArgument::resolve(&model)?;
+    let (tokens, padding, source) = match (argument.config().encoder.is_some(), decoder_tokens.is_empty()) {
+        (false, true) => (tokens, padding, None),
+        (true, false) => (decoder_tokens, None, Some(slice(&tokens, padding.as_deref(), 0..usize::MAX))),
+        (true, true) => {
+            let problem = "the model has an encoder, which reads --tokens, and a decoder; give --decoder-tokens too";
+            return Err(Error::Input(problem.into()));
+        }
+        (false, false) => {
+            let problem = "--decoder-tokens is for models with an encoder and a decoder, and this one has no encoder";
+            return Err(Error::Input(problem.into()));
+        }
+    };
     let seq = tokens[0].len();
     let chunks = chunks.map(|chunks| checked(chunks.0, seq)).transpose()?;
-    let argument = ModelArgument::resolve(&model)?;
+    let first = |input: ModelInput, start: usize| match &source {
+        Some(source) if start == 0 => input.with_source(source.clone()),
+        _ => input,
+    };
     let target = compute.open()?;
     argument.check_call([tokens.len(), seq], &target)?;
     let built = argument.build(&target, seed)?;
 
     let outputs = match chunks {
-        None => vec![forward(&built, slice(&tokens, padding.as_deref(), 0..seq), None)?],
+        None => vec![forward(&built, first(slice(&tokens, padding.as_deref(), 0..seq), 0), None)?],
         Some(chunks) => {
             let mut cache = built.new_cache();
             let mut start = 0;
             let mut outputs = Vec::with_capacity(chunks.len());
             for len in chunks {
-                let input = slice(&tokens, padding.as_deref(), start..start + len);
+                let input = first(slice(&tokens, padding.as_deref(), start..start + len), start);
                 outputs.push(forward(&built, input, Some(&mut cache))?);
                 start += len;
             }

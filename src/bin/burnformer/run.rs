@@ -92,6 +92,8 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
         Some(row) => ModelInput::tokens(&vec![row; batch]),
         None => random_input(&argument, [batch, seq], seed, &target),
     };
+    // Encoder and decoder, where a model has both, read the same.
+    let input = if config.encoder.is_some() { input.clone().with_source(input) } else { input };
 
     let built = argument.build(&target, seed)?;
     let start = Instant::now();

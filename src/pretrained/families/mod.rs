@@ -17,6 +17,7 @@ mod gemma;
 mod gpt2;
 mod gpt_neox;
 mod llama;
+mod mixture;
 mod mpt;
 mod nemotron;
 mod olmo;
@@ -26,6 +27,7 @@ mod plain;
 mod qwen;
 mod stablelm;
 mod starcoder2;
+mod t5;
 
 use super::hf_config::HfConfig;
 use super::rules::Rules;
@@ -61,6 +63,9 @@ const FAMILIES: &[&Family] = &[
     &llama::LLAMA,
     &llama::MISTRAL,
     &llama::SMOLLM3,
+    &mixture::MIXTRAL,
+    &mixture::QWEN2_MOE,
+    &mixture::QWEN3_MOE,
     &mpt::MPT,
     &nemotron::NEMOTRON,
     &olmo::OLMO,
@@ -73,6 +78,7 @@ const FAMILIES: &[&Family] = &[
     &qwen::QWEN3,
     &stablelm::STABLELM,
     &starcoder2::STARCODER2,
+    &t5::T5,
 ];
 
 /// Families that exist and are not read, for which no other one should be suggested.
@@ -91,16 +97,12 @@ const NOT_YET: &[&str] = &[
     "llama4",
     "llama4_text",
     "mamba",
-    "mixtral",
     "modernbert",
     "mt5",
     "olmoe",
     "phimoe",
     "qwen",
-    "qwen2_moe",
-    "qwen3_moe",
     "qwen3_next",
-    "t5",
     "vit",
     "whisper",
 ];
