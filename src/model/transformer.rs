@@ -152,8 +152,9 @@ impl Transformer {
         let step = cache.plan(input, &self.config)?;
         let [batch, seq] = input.dims();
         self.stack().check_kernel(batch, &step, options.weights, &device)?;
-        if self.encoder.is_some() {
-            cache.remember(self.read_source(input, cache)?);
+        let memory = self.encoder.as_ref().map(|encoder| self.read_source(encoder, input, cache)).transpose()?;
+        if let Some(memory) = &memory {
+            cache.remember(memory.clone());
         }
         cache.commit(&step);
 
@@ -164,7 +165,6 @@ impl Transformer {
             Source::Hidden(hidden) => hidden.clone(),
             Source::Tokens(ids) => self.embed(ids, input, &step.positions)?,
         };
-        let memory = cache.memory().cloned();
         let (x, weights) = self.stack().run(x, &step, cache, memory.as_ref(), options.weights);
         Ok(ModelOutput {
             logits: self.logits(&x, options.logits),
@@ -239,14 +239,14 @@ impl Transformer {
     }
 
     /// What the blocks read of the encoder: its output on the source of the first call, or what the cache remembers.
-    fn read_source(&self, input: &ModelInput, cache: &Cache) -> Result<EncodedMemory, Error> {
-        let (encoder, source) = match (&self.encoder, &input.encoder_input, cache.memory()) {
-            (Some(encoder), Some(source), None) => (encoder, source),
-            (_, None, Some(memory)) => return Ok(memory.clone()),
-            (_, Some(_), Some(_)) => {
+    fn read_source(&self, encoder: &Encoder, input: &ModelInput, cache: &Cache) -> Result<EncodedMemory, Error> {
+        let source = match (&input.encoder_input, cache.memory()) {
+            (Some(source), None) => source,
+            (None, Some(memory)) => return Ok(memory.clone()),
+            (Some(_), Some(_)) => {
                 return Err(Error::Input("the cache holds a source already; give one in the first call only".into()));
             }
-            _ => return Err(Error::Input("the model has an encoder and needs a source to read".into())),
+            (None, None) => return Err(Error::Input("the model has an encoder and needs a source to read".into())),
         };
         let step = Cache::without_keys().plan(source, &self.config)?;
         let Source::Tokens(ids) = &source.source else {

@@ -32,9 +32,12 @@ pub(super) fn shrunk(config: &ModelConfig) -> ModelConfig {
     small.d_model = if is_own_width { 6 * d_head - 4 } else { 6 * d_head };
     attention.d_model = 0;
     attention.d_head = config.attention.d_head.map(|_| d_head);
-    // The same factor in units of 1/√d_head.
-    attention.scale =
-        attention.scale.map(|scale| scale * (config.attention().d_head() as f64).sqrt() / (d_head as f64).sqrt());
+    // The same factor in units of 1/√d_head, up to twice that: T5, whose factor is 1, has the rest in its weights, and
+    // drawn weights would make its softmax a step.
+    attention.scale = attention.scale.map(|scale| {
+        let units = scale * (config.attention().d_head() as f64).sqrt();
+        units.min(2.0) / (d_head as f64).sqrt()
+    });
     attention.softcap = attention.softcap.map(|_| CAP);
     attention.clip_qkv = attention.clip_qkv.map(|_| CAP / 2.0);
     if let Some(feed_forward) = &mut small.feed_forward {

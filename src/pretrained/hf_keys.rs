@@ -76,6 +76,7 @@ const HARMLESS: &[&str] = &[
     "gradient_checkpointing",
     "output_attentions",
     "output_hidden_states",
+    "output_past",
     "output_router_logits",
     "pretraining_tp",
     "return_dict",

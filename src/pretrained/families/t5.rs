@@ -18,8 +18,8 @@ pub(super) const T5: Family = Family {
     model_types: &["t5"],
     config: t5,
     rules: t5_names,
-    // Said by `feed_forward_proj` too; and a note about an old way of caching.
-    harmless: &["dense_act_fn", "is_gated_act", "output_past"],
+    // Said by `feed_forward_proj` too.
+    harmless: &["dense_act_fn", "is_gated_act"],
 };
 
 /// Scores are not scaled, no projection has a bias, and only the self-attention of each stack knows of positions.
