@@ -11,7 +11,7 @@ use tokenizers::{PostProcessor, Tokenizer, TruncationParams};
 use crate::error::Error;
 use crate::model::{ForwardOptions, Logits, ModelInput, Transformer};
 use crate::positions::{LearnedPositions, Positions};
-use crate::pretrained::Checkpoint;
+use crate::pretrained::{Checkpoint, LoadReport};
 
 /// Texts that are run at a time.
 const BATCH: usize = 32;
@@ -25,6 +25,7 @@ pub struct SentenceEncoder {
     normalize: bool,
     /// Stands in padded places; which id it is matters only where positions are counted by it.
     padding_id: i64,
+    not_finite: Vec<String>,
 }
 
 /// How the vectors of all tokens become one.
@@ -91,7 +92,7 @@ impl SentenceEncoder {
             return Err(Error::file(&prompts, format!("has the default prompt `{name}`, which is not supported")));
         }
         let config: EncoderConfig = read_json(&encoder.join("sentence_bert_config.json"))?.unwrap_or_default();
-        let (model, _) = Checkpoint::open(&encoder)?.load(device, dtype)?;
+        let (model, LoadReport { not_finite, .. }) = Checkpoint::open(&encoder)?.load(device, dtype)?;
         let limit = model.config().max_seq_len;
         let max_length = config.max_seq_length.map_or(limit, |length| length.min(limit));
         let mut tokenizer = read_tokenizer(&encoder)?;
@@ -108,7 +109,12 @@ impl SentenceEncoder {
             Positions::Learned(LearnedPositions { padding_id: Some(id), .. }) => id.into(),
             _ => 0,
         };
-        Ok(Self { tokenizer, model, lower_case: config.do_lower_case, pooling, normalize, padding_id })
+        Ok(Self { tokenizer, model, lower_case: config.do_lower_case, pooling, normalize, padding_id, not_finite })
+    }
+
+    /// Tensors of the checkpoint with numbers that are NaN or infinite, which spoil every embedding.
+    pub fn not_finite(&self) -> &[String] {
+        &self.not_finite
     }
 
     /// The embeddings of `texts`, in their order. Texts that are too long are cut.

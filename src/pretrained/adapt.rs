@@ -6,11 +6,13 @@ use super::hf_layers::compressed;
 use super::rules::BoundRules;
 use crate::model::ModelConfig;
 
-/// Fits `config`, which has everything its family can have, to the tensors for which `is_there` knows the names.
+/// Fits `config`, which has everything its family can have, to the tensors for which `is_there` knows the names. The
+/// matrix of a tied head, where it is stored, `is_copy` of the token table or not.
 pub(super) fn to_tensors(
     config: &mut ModelConfig,
     rules: &BoundRules,
     architecture: Option<&str>,
+    is_copy: bool,
     is_there: impl Fn(&str) -> bool,
 ) {
     let has = |path: &str| rules.names(path).iter().any(|name| is_there(name));
@@ -18,7 +20,7 @@ pub(super) fn to_tensors(
     let has_matrix = has("head.weight");
     if let Some(head) = &mut config.head {
         // A stored matrix wins over the token table, whatever the config says about tying.
-        head.tied &= !has_matrix;
+        head.tied &= !has_matrix || is_copy;
         head.bias |= has("head.bias");
         let is_whole = match head.transform {
             Some(_) => has("head.dense.weight"),

@@ -4,9 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use half::{bf16, f16};
 
+use super::numbers::{Cut, Float};
 use super::rules::{BoundRules, Heads, Source};
-use super::safetensors_file::Float;
 use super::weights::Weights;
 use crate::error::Error;
 use crate::model::Transformer;
@@ -25,6 +26,8 @@ pub struct LoadReport {
     /// Tensors that nothing was filled from. Heads of other tasks are among these; a name that looks like a layer's is
     /// a sign that the model is not what its config says.
     pub unused: Vec<String>,
+    /// Tensors with numbers that are NaN or infinite in the type that was asked for. Known once they have been read.
+    pub not_finite: Vec<String>,
 }
 
 /// What [`Checkpoint::load_with`](super::Checkpoint::load_with) has done so far.
@@ -39,42 +42,51 @@ pub struct LoadProgress {
 /// How a model is filled, before a number is read.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    sources: HashMap<String, Source>,
-    report: LoadReport,
-    faults: Vec<String>,
+    /// Each parameter with its shape, in the order of the model.
+    pub parameters: Vec<(String, Vec<usize>)>,
+    /// What each parameter is filled from; without an entry where its family has no name for it.
+    pub sources: HashMap<String, Source>,
+    pub report: LoadReport,
+    /// Parameters without a tensor.
+    pub missing: Vec<String>,
+    /// Tensors of another shape or type than their parameter needs, and what is wrong with them.
+    pub unfit: Vec<String>,
 }
 
 impl Plan {
     /// Looks up a tensor for every parameter of `model`.
     pub fn new(model: &Transformer, rules: &BoundRules, heads: Heads, weights: &Weights) -> Self {
-        let mut parameters = Parameters::default();
-        model.visit(&mut parameters);
-        let mut plan = Self::default();
-        let (mut missing, mut unfit) = (Vec::new(), Vec::new());
+        let mut plan = Self { parameters: Parameters::of(model), ..Self::default() };
         let (mut used, mut copies) = (BTreeSet::new(), BTreeSet::new());
-        for (path, shape) in parameters.found {
-            let Some(source) = rules.source(&path, &shape, heads, |name| weights.contains(name)) else {
-                missing.push(format!("`{path}` (its family has no name for it)"));
+        for (path, shape) in &plan.parameters {
+            let Some(source) = rules.source(path, shape, heads, |name| weights.contains(name)) else {
+                plan.missing.push(format!("`{path}` (its family has no name for it)"));
                 continue;
             };
             for name in &source.tensors {
                 match weights.tensor(name) {
-                    None => missing.push(format!("`{path}` (`{name}` in the file)")),
+                    None => plan.missing.push(format!("`{path}` (`{name}` in the file)")),
                     Some(tensor) if tensor.shape != source.shape => {
                         let (found, expected) = (&tensor.shape, &source.shape);
-                        unfit.push(format!("`{name}` has shape {found:?} and should have {expected:?} for `{path}`"));
+                        let fault = format!("`{name}` has shape {found:?} and should have {expected:?} for `{path}`");
+                        plan.unfit.push(fault);
                     }
                     Some(tensor) if !tensor.is_float() => {
-                        let dtype = tensor.dtype;
-                        unfit.push(format!("`{name}` holds {dtype} numbers; weights must be F64, F32, F16 or BF16"));
+                        let dtype = tensor.type_name();
+                        let fault = format!("`{name}` holds {dtype} numbers; weights must be F64, F32, F16 or BF16");
+                        plan.unfit.push(fault);
                     }
                     Some(_) => {}
                 }
                 used.insert(name.clone());
                 plan.report.loaded.push((path.clone(), name.clone()));
             }
-            copies.extend(rules.names(&path));
-            plan.sources.insert(path, source);
+            copies.extend(rules.names(path));
+            plan.sources.insert(path.clone(), source);
+        }
+        if model.config().head.as_ref().is_some_and(|head| head.tied) {
+            // A matrix is only left out for the token table where it holds the same numbers.
+            copies.extend(rules.names("head.weight"));
         }
         for name in weights.names().filter(|name| !used.contains(*name)) {
             // Other names of a parameter that is filled hold copies.
@@ -82,30 +94,26 @@ impl Plan {
             let list = if is_ignored { &mut plan.report.ignored } else { &mut plan.report.unused };
             list.push(name.to_owned());
         }
-        if !missing.is_empty() {
-            let unused = match plan.report.unused.as_slice() {
-                [] => String::new(),
-                unused => format!("; not used: {}", listed(unused)),
-            };
-            plan.faults.push(format!("there is no tensor for {}{unused}", listed(&missing)));
-        }
-        if !unfit.is_empty() {
-            plan.faults.push(listed(&unfit));
-        }
         plan
     }
 
-    /// The report, if every parameter has a tensor that fits.
+    /// The plan, if every parameter has a tensor that fits.
     pub fn check(self, weights: &Weights) -> Result<Self, Error> {
-        match self.faults.is_empty() {
-            true => Ok(self),
-            false => Err(Error::weights(weights.path(), self.faults.join("; "))),
+        let mut faults = Vec::new();
+        if !self.missing.is_empty() {
+            let unused = match self.report.unused.as_slice() {
+                [] => String::new(),
+                unused => format!("; not used: {}", listed(unused)),
+            };
+            faults.push(format!("there is no tensor for {}{unused}", listed(&self.missing)));
         }
-    }
-
-    /// What goes where.
-    pub fn into_report(self) -> LoadReport {
-        self.report
+        if !self.unfit.is_empty() {
+            faults.push(listed(&self.unfit));
+        }
+        match faults.is_empty() {
+            true => Ok(self),
+            false => Err(Error::weights(weights.path(), faults.join("; "))),
+        }
     }
 
     /// Fills `model`.
@@ -118,14 +126,52 @@ impl Plan {
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<(Transformer, LoadReport), Error> {
         let progressed = LoadProgress { done: 0, total: self.sources.len() };
-        let Self { sources, report, .. } = self;
+        let Self { sources, mut report, .. } = self;
+        let not_finite = BTreeSet::new();
         let mut filler =
-            Filler { path: Vec::new(), sources, weights, device, dtype, progressed, progress, error: None };
+            Filler { path: Vec::new(), sources, weights, device, dtype, progressed, progress, not_finite, error: None };
         let model = model.map(&mut filler);
         match filler.error {
-            None => Ok((model, report)),
+            None => {
+                report.not_finite = filler.not_finite.into_iter().collect();
+                Ok((model, report))
+            }
             Some(error) => Err(error),
         }
+    }
+}
+
+/// The numbers of one parameter.
+pub(super) struct ParameterNumbers<F> {
+    pub values: Vec<F>,
+    /// Tensors of which some numbers are NaN or infinite.
+    pub not_finite: Vec<String>,
+}
+
+impl<F: Float> ParameterNumbers<F> {
+    /// Reads what fills a parameter of shape `shape`.
+    pub fn read(weights: &Weights, source: &Source, shape: &[usize]) -> Result<Self, Error> {
+        let cut = Cut { axis: source.axis, ranges: &source.ranges, transpose: source.transpose };
+        let expected = shape.iter().product::<usize>();
+        let (mut values, mut not_finite) = (Vec::new(), Vec::new());
+        for name in &source.tensors {
+            let (part, is_finite) = weights.read::<F>(name, cut)?;
+            if source.tensors.len() == 1 {
+                values = part;
+            } else {
+                values.reserve_exact(expected.saturating_sub(values.len()));
+                values.extend(part);
+            }
+            if !is_finite {
+                not_finite.push(name.clone());
+            }
+        }
+        if values.len() != expected {
+            let problem =
+                format!("`{}` gives {} numbers for shape {shape:?}", source.tensors.join("`, `"), values.len());
+            return Err(Error::weights(weights.path(), problem));
+        }
+        Ok(Self { values, not_finite })
     }
 }
 
@@ -141,9 +187,18 @@ fn listed(names: &[String]) -> String {
 
 /// Collects the paths and shapes of parameters, without making any of them draw its numbers.
 #[derive(Default)]
-struct Parameters {
+pub(super) struct Parameters {
     path: Vec<String>,
     found: Vec<(String, Vec<usize>)>,
+}
+
+impl Parameters {
+    /// Those of a model, in its order.
+    pub fn of(model: &Transformer) -> Vec<(String, Vec<usize>)> {
+        let mut parameters = Self::default();
+        model.visit(&mut parameters);
+        parameters.found
+    }
 }
 
 impl ModuleVisitor for Parameters {
@@ -169,32 +224,25 @@ struct Filler<'a> {
     dtype: FloatDType,
     progressed: LoadProgress,
     progress: &'a mut dyn FnMut(LoadProgress),
+    not_finite: BTreeSet<String>,
     error: Option<Error>,
 }
 
 impl Filler<'_> {
-    fn data(&self, source: &Source, shape: &[usize]) -> Result<TensorData, Error> {
-        match self.dtype {
-            FloatDType::F64 => self.numbers::<f64>(source, shape),
-            _ => self.numbers::<f32>(source, shape),
-        }
+    fn data(&mut self, path: &str, shape: &[usize]) -> Option<Result<TensorData, Error>> {
+        let source = self.sources.remove(path)?;
+        Some(match self.dtype {
+            FloatDType::F64 => self.numbers::<f64>(&source, shape),
+            FloatDType::F16 => self.numbers::<f16>(&source, shape),
+            FloatDType::BF16 => self.numbers::<bf16>(&source, shape),
+            _ => self.numbers::<f32>(&source, shape),
+        })
     }
 
-    fn numbers<F: Float>(&self, source: &Source, shape: &[usize]) -> Result<TensorData, Error> {
-        let mut numbers = Vec::new();
-        for name in &source.tensors {
-            let part = self.weights.read::<F>(name, source.axis, &source.ranges)?;
-            if numbers.is_empty() { numbers = part } else { numbers.extend(part) }
-        }
-        if numbers.len() != shape.iter().product::<usize>() {
-            let problem =
-                format!("`{}` gives {} numbers for shape {shape:?}", source.tensors.join("`, `"), numbers.len());
-            return Err(Error::weights(self.weights.path(), problem));
-        }
-        if source.transpose {
-            numbers = transposed(&numbers, source.shape.last().copied().unwrap_or(1));
-        }
-        Ok(TensorData::new(numbers, shape))
+    fn numbers<F: Float>(&mut self, source: &Source, shape: &[usize]) -> Result<TensorData, Error> {
+        let ParameterNumbers { values, not_finite } = ParameterNumbers::<F>::read(self.weights, source, shape)?;
+        self.not_finite.extend(not_finite);
+        Ok(TensorData::new(values, shape))
     }
 }
 
@@ -208,11 +256,13 @@ impl ModuleMapper for Filler<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let source = self.sources.get(&self.path.join("."));
-        let (None, Some(source)) = (&self.error, source) else {
+        if self.error.is_some() {
+            return param;
+        }
+        let Some(data) = self.data(&self.path.join("."), &param.lazy_shape().to_vec()) else {
             return param;
         };
-        match self.data(source, &param.lazy_shape().to_vec()) {
+        match data {
             Ok(data) => {
                 let tensor = Tensor::<D>::from_data(data, (self.device, burn::tensor::DType::from(self.dtype)));
                 self.progressed.done += 1;
@@ -228,37 +278,9 @@ impl ModuleMapper for Filler<'_> {
     }
 }
 
-/// A matrix of `columns` columns with rows and columns exchanged. In tiles, so that neither side is read or written
-/// far apart.
-fn transposed<F: Float>(values: &[F], columns: usize) -> Vec<F> {
-    const TILE: usize = 32;
-    let rows = values.len() / columns.max(1);
-    let mut turned = vec![F::default(); values.len()];
-    for top in (0..rows).step_by(TILE) {
-        for left in (0..columns).step_by(TILE) {
-            for row in top..(top + TILE).min(rows) {
-                for column in left..(left + TILE).min(columns) {
-                    turned[column * rows + row] = values[row * columns + column];
-                }
-            }
-        }
-    }
-    turned
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn transposing_exchanges_rows_and_columns() {
-        let (rows, columns) = (37, 70);
-        let values: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
-        let turned = transposed(&values, columns);
-        assert!((0..rows).all(|r| (0..columns).all(|c| turned[c * rows + r] == values[r * columns + c])));
-        assert_eq!(transposed(&turned, rows), values);
-        assert!(transposed::<f32>(&[], 0).is_empty());
-    }
 
     #[test]
     fn long_lists_are_cut() {

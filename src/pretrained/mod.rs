@@ -19,40 +19,74 @@
 //! `model.safetensors`, or of the files that `model.safetensors.index.json` lists, go where the family's table of names
 //! says. Nothing is guessed: a key that could change the outputs and is not understood is an error, and so is a parameter
 //! without its tensor.
+//!
+//! Weights are read from safetensors, from what PyTorch writes (`.bin`, `.pt`, `.pth`), and from Burn's own packs. A folder
+//! that this crate has written itself, with [`save_model`] or [`Checkpoint::convert`], is opened like any other.
 
 mod adapt;
+mod convert;
 mod families;
 mod hf_activation;
 mod hf_config;
 mod hf_keys;
 mod hf_layers;
 mod hf_rope;
+mod inspect;
 mod lenient_json;
 mod load;
+mod mapped_file;
+mod native;
+mod numbers;
+mod output_folder;
+mod pack_file;
+mod pytorch_file;
 mod rules;
 mod safetensors_file;
+mod tensor_file;
+mod tensor_writer;
 mod weights;
 
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, FloatDType};
 
+pub use self::convert::{ConvertOptions, Converted, Format};
 use self::families::Family;
 use self::hf_config::HfConfig;
+pub use self::inspect::{Inspection, Placement};
 use self::load::Plan;
 pub use self::load::{LoadProgress, LoadReport};
+pub use self::native::{Container, save_model};
+pub use self::output_folder::Existing;
 use self::rules::{BoundRules, Heads};
+pub use self::tensor_writer::WriteProgress;
 use self::weights::Weights;
 use crate::error::{ConfigError, Error, Fault};
 use crate::model::{ModelConfig, Transformer};
 
+/// The configuration in a folder.
+const CONFIG: &str = "config.json";
+
 /// A folder with `config.json` and weights, opened and understood.
 #[derive(Debug)]
 pub struct Checkpoint {
-    folder: PathBuf,
+    path: PathBuf,
+    origin: Origin,
     config: ModelConfig,
     rules: BoundRules,
     weights: Weights,
+}
+
+/// Whose form a checkpoint has.
+#[derive(Debug)]
+enum Origin {
+    /// That of the Hugging Face hub, with the text of its `config.json`.
+    Hub {
+        /// The text.
+        config: String,
+    },
+    /// This crate's own.
+    Native,
 }
 
 impl Checkpoint {
@@ -68,14 +102,26 @@ impl Checkpoint {
                 if folder.exists() { "is a file; give the folder it is in" } else { "there is no such folder" };
             return Err(Error::file(folder, problem));
         }
-        let HfModel { mut config, family, architecture } = read_file(&folder.join("config.json"))?;
-        let weights = Weights::open(folder)?;
-        if config.n_layers > weights.len() {
-            let (layers, tensors) = (config.n_layers, weights.len());
-            let problem =
-                format!("holds {tensors} tensors, too few for the {layers} layers that config.json speaks of");
-            return Err(Error::weights(weights.path(), problem));
+        let config_path = folder.join(CONFIG);
+        let text = read_text(&config_path)?;
+        match native::is_native(&text) {
+            true => Self::open_native(folder, &config_path),
+            false => Self::open_hub(folder, &config_path, text),
         }
+    }
+
+    fn open_native(folder: &Path, config_path: &Path) -> Result<Self, Error> {
+        let config = ModelConfig::load_file(config_path)?;
+        let weights = Weights::open(folder)?;
+        check_depth(&config, &weights)?;
+        let rules = BoundRules::native();
+        Ok(Self { path: folder.to_path_buf(), origin: Origin::Native, config, rules, weights })
+    }
+
+    fn open_hub(folder: &Path, config_path: &Path, text: String) -> Result<Self, Error> {
+        let HfModel { mut config, family, architecture } = read_hub_config(&text, config_path)?;
+        let weights = Weights::open(folder)?;
+        check_depth(&config, &weights)?;
         let rules = (family.rules)().bind(weights.names()).map_err(|tables| {
             let first: Vec<&str> = weights.names().take(3).collect();
             let problem = format!(
@@ -86,13 +132,15 @@ impl Checkpoint {
             );
             Error::weights(weights.path(), problem)
         })?;
-        adapt::to_tensors(&mut config, &rules, architecture.as_deref(), |name| weights.contains(name));
-        Ok(Self { folder: folder.to_path_buf(), config, rules, weights })
+        let is_copy = config.head.as_ref().is_some_and(|head| head.tied) && head_is_copy(&rules, &weights)?;
+        adapt::to_tensors(&mut config, &rules, architecture.as_deref(), is_copy, |name| weights.contains(name));
+        let origin = Origin::Hub { config: text };
+        Ok(Self { path: folder.to_path_buf(), origin, config, rules, weights })
     }
 
     /// The folder.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        &self.path
     }
 
     /// The model that the folder holds, heads and biases included that only its tensors tell of.
@@ -106,7 +154,7 @@ impl Checkpoint {
     ///
     /// When a parameter has no tensor, or one of another shape.
     pub fn report(&self, device: &Device) -> Result<LoadReport, Error> {
-        Ok(self.plan(&self.config.init(device))?.into_report())
+        Ok(self.plan(&self.config.init(device))?.report)
     }
 
     /// Builds the model on `device`, its parameters of type `dtype`, whatever type the file has.
@@ -140,8 +188,31 @@ impl Checkpoint {
     }
 
     fn plan(&self, model: &Transformer) -> Result<Plan, Error> {
-        let heads = Heads::of(&self.config.attention());
-        Plan::new(model, &self.rules, heads, &self.weights).check(&self.weights)
+        self.sketch(model).check(&self.weights)
+    }
+
+    /// The plan, whether it can be carried out or not.
+    fn sketch(&self, model: &Transformer) -> Plan {
+        Plan::new(model, &self.rules, Heads::of(&self.config.attention()), &self.weights)
+    }
+}
+
+/// Fails where a model would have more layers than its file can fill, before one is built.
+fn check_depth(config: &ModelConfig, weights: &Weights) -> Result<(), Error> {
+    let (layers, tensors) = (config.n_layers, weights.len());
+    if layers <= tensors {
+        return Ok(());
+    }
+    let problem = format!("holds {tensors} tensors, too few for the {layers} layers that config.json speaks of");
+    Err(Error::weights(weights.path(), problem))
+}
+
+/// Whether the matrix of the head is stored, and is the token table once more. PyTorch's own files hold both.
+fn head_is_copy(rules: &BoundRules, weights: &Weights) -> Result<bool, Error> {
+    let stored = |path: &str| rules.names(path).into_iter().find(|name| weights.contains(name));
+    match (stored("embedding.tokens"), stored("head.weight")) {
+        (Some(table), Some(matrix)) => weights.are_equal(&table, &matrix),
+        _ => Ok(false),
     }
 }
 
@@ -154,7 +225,8 @@ impl Checkpoint {
 ///
 /// When the file cannot be read, or with every fault of the configuration.
 pub fn read_config(path: impl AsRef<Path>) -> Result<ModelConfig, Error> {
-    let HfModel { mut config, architecture, .. } = read_file(path.as_ref())?;
+    let path = path.as_ref();
+    let HfModel { mut config, architecture, .. } = read_hub_config(&read_text(path)?, path)?;
     adapt::to_architecture(&mut config, architecture.as_deref());
     Ok(config)
 }
@@ -171,10 +243,13 @@ struct HfModel {
     architecture: Option<String>,
 }
 
-fn read_file(path: &Path) -> Result<HfModel, Error> {
+fn read_text(path: &Path) -> Result<String, Error> {
     let bytes = std::fs::read(path).map_err(|error| Error::file(path, error))?;
-    let text = String::from_utf8(bytes).map_err(|_| Error::file(path, "is not a text file"))?;
-    Ok(translate(&text).map_err(|error| error.at(path.display()))?)
+    String::from_utf8(bytes).map_err(|_| Error::file(path, "is not a text file"))
+}
+
+fn read_hub_config(text: &str, path: &Path) -> Result<HfModel, Error> {
+    Ok(translate(text).map_err(|error| error.at(path.display()))?)
 }
 
 fn translate(text: &str) -> Result<HfModel, ConfigError> {

@@ -203,7 +203,7 @@ impl Rules {
             (before.is_empty() || before.ends_with('.')).then_some(before)
         };
         match names.filter_map(prefix).min_by_key(|prefix| prefix.len()) {
-            Some(prefix) => Ok(BoundRules { prefix: prefix.to_owned(), rules: self }),
+            Some(prefix) => Ok(BoundRules { prefix: prefix.to_owned(), rules: self, is_native: false }),
             None => Err(tables),
         }
     }
@@ -214,12 +214,22 @@ impl Rules {
 pub(super) struct BoundRules {
     rules: Rules,
     prefix: String,
+    /// Whether names and layouts are those of this crate itself.
+    is_native: bool,
 }
 
 impl BoundRules {
+    /// The rules of this crate's own files, in which every parameter stands under its own name and as it is.
+    pub fn native() -> Self {
+        Self { rules: Rules::default(), prefix: String::new(), is_native: true }
+    }
+
     /// Every name that the tensor of the parameter `path` may have, likeliest first; empty for a parameter without a
     /// rule. Of a parameter that several tensors make up, these are the first ones.
     pub fn names(&self, path: &str) -> Vec<String> {
+        if self.is_native {
+            return vec![path.to_owned()];
+        }
         let Some(found) = self.find(path) else {
             return Vec::new();
         };
@@ -234,6 +244,10 @@ impl BoundRules {
     /// What fills the parameter `path` of shape `shape` in a file for which `is_there` knows the names. Without a
     /// tensor under any of its names, the likeliest one is given.
     pub fn source(&self, path: &str, shape: &[usize], heads: Heads, is_there: impl Fn(&str) -> bool) -> Option<Source> {
+        if self.is_native {
+            let tensors = vec![path.to_owned()];
+            return Some(Source { tensors, shape: shape.to_vec(), axis: 0, ranges: Vec::new(), transpose: false });
+        }
         let found = self.find(path)?;
         let candidates = self.names(path);
         let name = candidates.iter().find(|name| is_there(name)).or(candidates.first())?;

@@ -1,23 +1,66 @@
-//! The weight files of a checkpoint folder: one file, or several with an index.
+//! The weights of a checkpoint: one file of any kind, or several with an index.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
+use half::{bf16, f16};
+use safetensors::tensor::Dtype;
 use serde::Deserialize;
 
-use super::safetensors_file::{Float, SafetensorsFile, StoredTensor};
+use super::numbers::{Cut, Float, Numbers, are_finite};
+use super::pack_file::PackFile;
+use super::pytorch_file::PytorchFile;
+use super::safetensors_file::SafetensorsFile;
+use super::tensor_file::{StoredTensor, TensorFile};
 use crate::error::Error;
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+/// The names of weight files, in the order in which they are looked for.
+const FILES: [(&str, Kind); 5] = [
+    (SAFETENSORS, Kind::Single(open_safetensors)),
+    ("model.safetensors.index.json", Kind::Index(open_safetensors)),
+    ("pytorch_model.bin", Kind::Single(open_pytorch)),
+    ("pytorch_model.bin.index.json", Kind::Index(open_pytorch)),
+    (PACK, Kind::Single(open_pack)),
+];
+/// The name of a safetensors file that is alone.
+pub(super) const SAFETENSORS: &str = "model.safetensors";
+/// The name of a file in Burn's own format.
+pub(super) const PACK: &str = "model.bpk";
+/// Endings of PyTorch files that have no name of their own.
+const PYTORCH_ENDINGS: [&str; 2] = [".pt", ".pth"];
+/// Endings of weight files that may have other names than those above.
+const OTHER_ENDINGS: [&str; 8] = [".safetensors", ".bin", ".bpk", ".pt", ".pth", ".gguf", ".h5", ".msgpack"];
+
+type Opened = (Arc<dyn TensorFile>, Vec<(String, StoredTensor)>);
+type Open = fn(&Path) -> Result<Opened, Error>;
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// A file with all tensors.
+    Single(Open),
+    /// A list of files.
+    Index(Open),
+}
+
+fn open_safetensors(path: &Path) -> Result<Opened, Error> {
+    SafetensorsFile::open(path).map(|(file, tensors)| (Arc::new(file) as Arc<dyn TensorFile>, tensors))
+}
+
+fn open_pytorch(path: &Path) -> Result<Opened, Error> {
+    PytorchFile::open(path).map(|(file, tensors)| (Arc::new(file) as Arc<dyn TensorFile>, tensors))
+}
+
+fn open_pack(path: &Path) -> Result<Opened, Error> {
+    PackFile::open(path).map(|(file, tensors)| (Arc::new(file) as Arc<dyn TensorFile>, tensors))
+}
 
 /// All tensors of a checkpoint.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Weights {
     /// The file or, where there are several, the index.
     path: PathBuf,
-    files: Vec<SafetensorsFile>,
+    files: Vec<Arc<dyn TensorFile>>,
     /// Each tensor with the file that holds it.
     tensors: BTreeMap<String, (usize, StoredTensor)>,
 }
@@ -28,24 +71,40 @@ struct Index {
 }
 
 impl Weights {
-    /// Opens `model.safetensors` in `folder`, or else the files that `model.safetensors.index.json` lists.
+    /// Opens the weights in `folder`: safetensors where there are any, else what PyTorch wrote, else a burnpack.
     ///
     /// An index may name files of its own folder only. Those may be links: the Hugging Face cache is made of links that
     /// lead out of the folder, and whoever could put one there could as well have put the file.
     pub fn open(folder: &Path) -> Result<Self, Error> {
-        let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
-        if is_there(&single) {
-            let (file, tensors) = SafetensorsFile::open(&single)?;
-            let tensors = tensors.into_iter().map(|(name, tensor)| (name, (0, tensor))).collect();
-            Ok(Self { path: single, files: vec![file], tensors })
-        } else if is_there(&index) {
-            Self::open_shards(folder, &index)
-        } else {
-            Err(Error::file(folder, format!("has no {SINGLE} and no {INDEX}{}", other_weights(folder))))
+        for (name, kind) in FILES {
+            let path = folder.join(name);
+            match kind {
+                _ if !is_there(&path) => {}
+                Kind::Single(open) => return open(&path).map(|opened| Self::single(&path, opened)),
+                Kind::Index(open) => return Self::open_shards(folder, &path, open),
+            }
         }
+        let others = other_weights(folder);
+        let is_pytorch = |name: &&String| PYTORCH_ENDINGS.iter().any(|ending| name.ends_with(ending));
+        if let [only] = others.iter().filter(is_pytorch).collect::<Vec<_>>()[..] {
+            let path = folder.join(only);
+            return open_pytorch(&path).map(|opened| Self::single(&path, opened));
+        }
+        let hint = match others.as_slice() {
+            [] => String::new(),
+            [only] => format!("; there is `{only}`, which is not read under that name"),
+            [first, ..] => format!("; there are {} weight files, as `{first}`, of other names", others.len()),
+        };
+        Err(Error::file(folder, format!("has no {SAFETENSORS}, no pytorch_model.bin and no {PACK}{hint}")))
     }
 
-    fn open_shards(folder: &Path, index: &Path) -> Result<Self, Error> {
+    /// The weights of a file that holds all of them.
+    pub fn single(path: &Path, (file, tensors): (Arc<dyn TensorFile>, Vec<(String, StoredTensor)>)) -> Self {
+        let tensors = tensors.into_iter().map(|(name, tensor)| (name, (0, tensor))).collect();
+        Self { path: path.to_path_buf(), files: vec![file], tensors }
+    }
+
+    fn open_shards(folder: &Path, index: &Path, open: Open) -> Result<Self, Error> {
         let broken = |problem: String| Error::weights(index, problem);
         let text = std::fs::read_to_string(index).map_err(|error| Error::file(index, error))?;
         let Index { weight_map } =
@@ -64,7 +123,7 @@ impl Weights {
                 let count = listed.len();
                 return Err(broken(format!("lists `{shard}` with {count} tensors, and there is no such file")));
             }
-            let (file, tensors) = SafetensorsFile::open(&path)?;
+            let (file, tensors) = open(&path)?;
             let found: BTreeSet<&str> = tensors.iter().map(|(name, _)| name.as_str()).collect();
             if let Some(absent) = listed.difference(&found).next() {
                 return Err(broken(format!("says that `{absent}` is in `{shard}`, and it is not")));
@@ -104,10 +163,63 @@ impl Weights {
         self.tensors.get(name).map(|(_, tensor)| tensor)
     }
 
-    /// The numbers of a tensor; see [`SafetensorsFile::read`].
-    pub fn read<F: Float>(&self, name: &str, axis: usize, ranges: &[Range<usize>]) -> Result<Vec<F>, Error> {
+    /// The numbers of a tensor that `cut` takes, and whether they are all finite.
+    pub fn read<F: Float>(&self, name: &str, cut: Cut<'_>) -> Result<(Vec<F>, bool), Error> {
+        let (file, tensor) = self.find(name)?;
+        if !tensor.is_float() {
+            let problem = format!("tensor `{name}` holds {} numbers", tensor.type_name());
+            return Err(Error::weights(&self.path, problem));
+        }
+        let (rows, columns) = tensor.rows_and_columns();
+        let (mut numbers, wanted) = Numbers::<F>::new(tensor.dtype, [rows, columns], cut);
+        file.read(name, &wanted, &mut |bytes| numbers.take(bytes))?;
+        Ok(numbers.into_values())
+    }
+
+    /// The bytes of a tensor, its numbers in the type `dtype`, and whether they are all finite. What is stored in that
+    /// type is not touched.
+    pub fn read_bytes(&self, name: &str, dtype: Dtype) -> Result<(Vec<u8>, bool), Error> {
+        let (file, tensor) = self.find(name)?;
+        match dtype {
+            dtype if dtype == tensor.dtype => {
+                let (mut all, mut is_finite) = (Vec::with_capacity(tensor.byte_len()), true);
+                let rows = tensor.rows_and_columns().0;
+                file.read(name, &[0..rows; 1], &mut |bytes| {
+                    is_finite &= are_finite(dtype, bytes);
+                    all.extend_from_slice(bytes);
+                })?;
+                Ok((all, is_finite))
+            }
+            Dtype::F64 => self.bytes_as::<f64>(name),
+            Dtype::F16 => self.bytes_as::<f16>(name),
+            Dtype::BF16 => self.bytes_as::<bf16>(name),
+            _ => self.bytes_as::<f32>(name),
+        }
+    }
+
+    fn bytes_as<F: Float>(&self, name: &str) -> Result<(Vec<u8>, bool), Error> {
+        let (values, is_finite) = self.read::<F>(name, Cut::ALL)?;
+        Ok((F::into_bytes(values), is_finite))
+    }
+
+    /// Whether two tensors hold the same numbers.
+    pub fn are_equal(&self, one: &str, other: &str) -> Result<bool, Error> {
+        let ((_, a), (file, b)) = (self.find(one)?, self.find(other)?);
+        if a != b {
+            return Ok(false);
+        }
+        let (first, _) = self.read_bytes(one, a.dtype)?;
+        let (mut place, mut is_equal) = (0, true);
+        file.read(other, &[0..b.rows_and_columns().0; 1], &mut |bytes| {
+            is_equal &= first.get(place..place + bytes.len()) == Some(bytes);
+            place += bytes.len();
+        })?;
+        Ok(is_equal)
+    }
+
+    fn find(&self, name: &str) -> Result<(&dyn TensorFile, &StoredTensor), Error> {
         match self.tensors.get(name) {
-            Some((file, tensor)) => self.files[*file].read(name, tensor, axis, ranges),
+            Some((file, tensor)) => Ok((self.files[*file].as_ref(), tensor)),
             None => Err(Error::weights(&self.path, format!("has no tensor `{name}`"))),
         }
     }
@@ -119,27 +231,20 @@ fn is_there(path: &Path) -> bool {
 }
 
 /// Whether a name is that of a file in the folder itself, on every system.
-fn is_plain_name(name: &str) -> bool {
+pub(super) fn is_plain_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let is_one_part = matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name);
     is_one_part && !name.contains(['/', '\\', ':'])
 }
 
-/// A hint about weight files of other kinds.
-fn other_weights(folder: &Path) -> String {
+/// Names in a folder that look like those of weight files.
+fn other_weights(folder: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(folder) else {
-        return String::new();
+        return Vec::new();
     };
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut others: Vec<String> = names
-        .filter(|name| {
-            [".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"].iter().any(|e| name.ends_with(e))
-        })
-        .collect();
+    let mut others: Vec<String> =
+        names.filter(|name| OTHER_ENDINGS.iter().any(|ending| name.ends_with(ending))).collect();
     others.sort();
-    match others.as_slice() {
-        [] => String::new(),
-        [only] => format!("; there is `{only}`, which is not read"),
-        [first, ..] => format!("; there are {} other weight files, as `{first}`, which are not read", others.len()),
-    }
+    others
 }

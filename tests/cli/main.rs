@@ -4,6 +4,7 @@
 
 #![cfg(feature = "cli")]
 
+mod checkpoint_forms;
 mod errors;
 mod results;
 

@@ -147,12 +147,15 @@ fn numbers_of_every_float_type_are_read() {
         let folder = Folder::new(&config_of("llama", "config.json"));
         folder.write(WEIGHTS, &file_as(&tensors, dtype));
         let checkpoint = Checkpoint::open(folder.path()).expect("it opens");
-        for wanted in [FloatDType::F64, FloatDType::F32] {
+        for wanted in [FloatDType::F64, FloatDType::F32, FloatDType::F16, FloatDType::BF16] {
             let (model, _) = checkpoint.load(&flex(), wanted).expect("it loads");
             let up = model.layers[0].feed_forward.as_ref().expect("a network").up.weight.val();
             assert_eq!(FloatDType::from(up.dtype()), wanted);
-            let narrow = |x: f64| {
-                if wanted == FloatDType::F64 { x } else { f64::from(x as f32) }
+            let narrow = |x: f64| match wanted {
+                FloatDType::F16 => f16::from_f32(x as f32).to_f64(),
+                FloatDType::BF16 => bf16::from_f32(x as f32).to_f64(),
+                FloatDType::F32 => f64::from(x as f32),
+                _ => x,
             };
             let want: Vec<f64> = tensors[name].transposed().values.iter().map(|x| narrow(rounded(*x))).collect();
             assert_eq!(values(up), want, "{dtype} as {wanted:?}");

@@ -98,8 +98,10 @@ fn a_folder_without_weights_says_what_is_there() {
     let folder = Folder::copy("llama");
     folder.remove(WEIGHTS);
     assert_says(&folder.message(), &["has no model.safetensors"]);
-    folder.write("pytorch_model.bin", b"PK");
-    assert_says(&folder.message(), &["there is `pytorch_model.bin`, which is not read"]);
+    folder.write("tf_model.h5", b"PK");
+    assert_says(&folder.message(), &["there is `tf_model.h5`, which is not read under that name"]);
+    folder.write("other.safetensors", b"PK");
+    assert_says(&folder.message(), &["there are 2 weight files, as `other.safetensors`, of other names"]);
 }
 
 /// A fixture in two files, with the index that lists them.

@@ -48,6 +48,8 @@ pub struct Target {
     pub name: DeviceName,
     pub device: Device,
     pub dtype: FloatDType,
+    /// Whether warnings are kept back.
+    pub quiet: bool,
 }
 
 impl Compute {
@@ -62,7 +64,7 @@ impl Compute {
         };
         let device = open_working(&name)?;
         let dtype = float_dtype(&self.dtype, &name, &device)?;
-        Ok(Target { name, device, dtype })
+        Ok(Target { name, device, dtype, quiet: self.show.quiet })
     }
 }
 

@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::arguments::Compute;
-use crate::model_argument::ModelArgument;
+use crate::model_argument::{ModelArgument, warn_of};
 use crate::{Outcome, output};
 
 /// Embed sentences.
@@ -50,6 +50,7 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
     })?;
     let target = compute.open()?;
     let encoder = SentenceEncoder::open(folder, &target.device, target.dtype)?;
+    warn_of(encoder.not_finite(), target.quiet);
     let report = Report { embeddings: encoder.encode(&texts)? };
     if compute.show.json {
         output::print_json(&report)?;

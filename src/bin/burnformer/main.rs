@@ -6,7 +6,9 @@ mod arguments;
 mod backends;
 mod bench;
 mod config;
+mod convert;
 mod embed;
+mod inspect;
 mod last_resort;
 mod logits;
 mod model_argument;
@@ -29,8 +31,8 @@ use clap::{Parser, Subcommand};
     version,
     arg_required_else_help = false,
     after_help = "\
-A MODEL is the name of a preset (see `burnformer config list`), a configuration file (.toml or .json) or a folder with \
-a checkpoint (config.json, weights in safetensors, tokenizer). A folder that is called like a preset is `./NAME`.
+A MODEL is the name of a preset (see `burnformer config list`), a configuration file (.toml or .json, also a config.json \
+of the Hugging Face hub) or a folder with a checkpoint (config.json, weights, tokenizer). A folder that is called like a preset is `./NAME`.
 
 Exit codes: 0 done; 1 a check did not hold; 2 wrong usage or bad input, said in one line on stderr.
 
@@ -55,6 +57,8 @@ enum Command {
     Embed(embed::Arguments),
     Bench(bench::Arguments),
     Config(config::Arguments),
+    Inspect(inspect::Arguments),
+    Convert(convert::Arguments),
 }
 
 /// How a command ended that did what it was asked.
@@ -81,6 +85,8 @@ impl Command {
             Self::Embed(arguments) => embed::run(arguments),
             Self::Bench(arguments) => bench::run(arguments),
             Self::Config(arguments) => config::run(arguments),
+            Self::Inspect(arguments) => inspect::run(arguments),
+            Self::Convert(arguments) => convert::run(arguments),
         }
     }
 }

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use burn::tensor::FloatDType;
 use burnformer::backend::{Backend, DeviceName, largest_buffer};
 use burnformer::model::{ModelConfig, Transformer, preset_names};
-use burnformer::pretrained::Checkpoint;
+use burnformer::pretrained::{Checkpoint, read_config};
 use burnformer::{Error, cast_parameters};
 
 use crate::arguments::{Show, Target};
+use crate::output;
 
 /// A model that was named on the command line.
 pub enum ModelArgument {
@@ -57,7 +58,11 @@ impl ModelArgument {
         check_memory(self.config().n_parameters() as f64 * bytes_of(target.dtype), "the parameters")?;
         match self {
             Self::Config(config) => random_weights(config, target, seed),
-            Self::Checkpoint(_, checkpoint) => Ok(checkpoint.load(&target.device, target.dtype)?.0),
+            Self::Checkpoint(_, checkpoint) => {
+                let (model, report) = checkpoint.load(&target.device, target.dtype)?;
+                warn_of(&report.not_finite, target.quiet);
+                Ok(model)
+            }
         }
     }
 
@@ -89,17 +94,21 @@ impl ModelArgument {
     }
 }
 
-/// A configuration file of ours.
+/// Names the tensors that will spoil every output.
+pub fn warn_of(not_finite: &[String], quiet: bool) {
+    for name in not_finite.iter().filter(|_| !quiet) {
+        output::to_stderr(&format!("warning: tensor `{name}` holds numbers that are NaN or infinite"));
+    }
+}
+
+/// A configuration file, of ours or of the Hugging Face hub.
 fn config_file(path: &Path) -> Result<ModelConfig, Error> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     match extension.to_ascii_lowercase().as_str() {
         "json" => {
             let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
-            if text.contains("\"model_type\"") {
-                let problem = "is the configuration of a Hugging Face checkpoint; name the folder it lies in";
-                return Err(Error::file(path, problem));
-            }
-            ModelConfig::load_file(path)
+            // Those of the hub name their family so, and ours have no such key.
+            if text.contains("\"model_type\"") { read_config(path) } else { ModelConfig::load_file(path) }
         }
         "toml" => ModelConfig::load_file(path),
         _ => Err(Error::file(path, "is neither a configuration (.toml, .json) nor a folder with a checkpoint")),
