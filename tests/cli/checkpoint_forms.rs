@@ -99,6 +99,27 @@ fn layers_that_differ_are_shown_apart() {
 }
 
 #[test]
+fn layers_and_experts_that_are_alike_are_shown_once() {
+    let shown = run(&["inspect", text(&checkpoint("mixtral"))]);
+    assert_eq!(shown.code, 0, "{}", shown.stderr);
+    let experts: Vec<Vec<&str>> = shown
+        .stdout
+        .lines()
+        .filter(|line| line.contains(".experts."))
+        .map(|line| line.split_whitespace().filter(|cell| cell.contains("experts")).collect())
+        .collect();
+    let config = json(&["config", "show", text(&checkpoint("mixtral"))]);
+    let [layers, experts_in_all] = ["/n_layers", "/mixture/n_experts"]
+        .map(|key| config.pointer(key).and_then(Value::as_u64).expect("a number") - 1);
+    let (ours, theirs) =
+        (format!("layers.0..{layers}.mixture.experts.0..{experts_in_all}"), format!("experts.0..{experts_in_all}.w"));
+    assert_eq!(experts.len(), 3, "gate, up and down: {}", shown.stdout);
+    for row in experts {
+        assert!(row[0].starts_with(&ours) && row[1].contains(&theirs), "{row:?}");
+    }
+}
+
+#[test]
 fn configurations_are_inspected_without_weights() {
     let report = json(&["inspect", "gpt2"]);
     assert_eq!(report["parameters"], 124_439_808);

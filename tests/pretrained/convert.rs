@@ -26,7 +26,10 @@ fn loaded(folder: &Path, dtype: FloatDType) -> Transformer {
 
 /// The bits of what a model computes.
 fn bits(model: &Transformer) -> Vec<u64> {
-    let input = ModelInput::tokens(&[vec![1, 5, 9, 2, 7], vec![3, 3, 8, 1, 4]]);
+    let mut input = ModelInput::tokens(&[vec![1, 5, 9, 2, 7], vec![3, 3, 8, 1, 4]]);
+    if model.config().encoder.is_some() {
+        input = input.with_source(ModelInput::tokens(&[vec![4, 2, 2], vec![6, 1, 5]]));
+    }
     let output = model.forward(&input, None, ForwardOptions::default()).expect("it runs");
     let numbers = output.logits.map_or_else(|| values(output.hidden), values);
     assert!(numbers.len() > 100 && numbers.iter().all(|number| number.is_finite()));

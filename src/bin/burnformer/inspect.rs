@@ -77,59 +77,85 @@ fn stored(tensors: &[Placement]) -> String {
     of_each.collect::<Vec<_>>().join(", ")
 }
 
-/// A row of the table, the number of its layer taken out of it.
-#[derive(Clone, PartialEq)]
-struct Row {
-    layer: Option<(String, usize)>,
-    cells: [String; 5],
+/// A row of the table.
+type Row = [String; 5];
+
+/// The rows of the table, experts and layers that are alike in one.
+fn collapsed(tensors: &[Placement]) -> Vec<Row> {
+    let rows = tensors.chunk_by(|a, b| a.parameter == b.parameter).map(row).collect();
+    collapsed_by(collapsed_by(rows, EXPERTS), LAYERS)
 }
 
-/// Stands where the number of a layer was.
-const NUMBER: &str = "\0";
-
-impl Row {
-    /// The row of a parameter and the tensors that make it up.
-    fn new(placements: &[Placement]) -> Self {
-        let first = &placements[0];
-        let layer = layer_of(&first.parameter);
-        let numberless = |name: &str| match &layer {
-            Some((_, number)) => name.replacen(&format!(".{number}."), &format!(".{NUMBER}."), 1),
-            None => name.to_owned(),
-        };
-        let tensor = match (&first.tensor, placements.last().and_then(|last| last.tensor.as_ref())) {
-            (Some(first), Some(last)) if first != last => {
-                format!("{} to {} ({})", numberless(first), numberless(last), placements.len())
-            }
-            (Some(only), _) => numberless(only),
-            (None, _) => String::new(),
-        };
-        let stored_shape = first.stored_shape.as_ref().map(|shape| format!("{shape:?}")).unwrap_or_default();
-        let stored_dtype = first.stored_dtype.clone().unwrap_or_default();
-        let cells = [numberless(&first.parameter), format!("{:?}", first.shape), tensor, stored_shape, stored_dtype];
-        Self { layer, cells }
-    }
+/// The row of a parameter and the tensors that make it up.
+fn row(placements: &[Placement]) -> Row {
+    let first = &placements[0];
+    let last = &placements[placements.len() - 1];
+    let tensor = match (&first.tensor, &last.tensor) {
+        (Some(first), Some(last)) => from_to(first, last),
+        _ => String::new(),
+    };
+    let stored_shape = first.stored_shape.as_ref().map(|shape| format!("{shape:?}")).unwrap_or_default();
+    let stored_dtype = first.stored_dtype.clone().unwrap_or_default();
+    [first.parameter.clone(), format!("{:?}", first.shape), tensor, stored_shape, stored_dtype]
 }
 
-/// What stands before the number of a layer, and the number.
-fn layer_of(parameter: &str) -> Option<(String, usize)> {
-    let (before, after) = parameter.split_once("layers.")?;
-    let number = after.split('.').next()?.parse().ok()?;
-    Some((before.to_owned(), number))
+/// `norms.0..3.weight` for `norms.0.weight` and `norms.3.weight`.
+fn from_to(first: &str, last: &str) -> String {
+    let parts = first.split('.').zip(last.split('.'));
+    let joined = parts.map(|(first, last)| if first == last { first.to_owned() } else { format!("{first}..{last}") });
+    joined.collect::<Vec<_>>().join(".")
 }
 
-/// The rows of the table, layers that are alike in one.
-fn collapsed(tensors: &[Placement]) -> Vec<[String; 5]> {
-    let rows: Vec<Row> = tensors.chunk_by(|a, b| a.parameter == b.parameter).map(Row::new).collect();
-    let layers: Vec<&[Row]> = rows.chunk_by(|a, b| a.layer == b.layer).collect();
-    let cells = |layer: &[Row]| layer.iter().map(|row| row.cells.clone()).collect::<Vec<_>>();
-    let is_layer = |layer: &[Row]| layer[0].layer.is_some();
-    let alike = layers.chunk_by(|a, b| is_layer(a) && is_layer(b) && cells(a) == cells(b));
+/// Puts rows together that differ in the number behind `marker` only.
+fn collapsed_by(rows: Vec<Row>, marker: &str) -> Vec<Row> {
+    let numbered: Vec<Numbered> = rows.into_iter().map(|row| Numbered::new(row, marker)).collect();
+    let blocks: Vec<&[Numbered]> = numbered.chunk_by(|a, b| a.place == b.place).collect();
+    let rows = |block: &[Numbered]| block.iter().map(|numbered| numbered.row.clone()).collect::<Vec<_>>();
+    let is_numbered = |block: &[Numbered]| block[0].place.is_some();
     let mut collapsed = Vec::new();
-    for group in alike {
-        let number = |layer: &[Row]| layer[0].layer.as_ref().map_or(0, |(_, number)| *number);
-        let (first, last) = (number(group[0]), number(group[group.len() - 1]));
+    for alike in blocks.chunk_by(|a, b| is_numbered(a) && is_numbered(b) && rows(a) == rows(b)) {
+        let number = |block: &[Numbered]| block[0].place.as_ref().map_or(0, |(_, number)| *number);
+        let (first, last) = (number(alike[0]), number(alike[alike.len() - 1]));
         let range = if first == last { first.to_string() } else { format!("{first}..{last}") };
-        collapsed.extend(group[0].iter().map(|row| row.cells.clone().map(|cell| cell.replace(NUMBER, &range))));
+        collapsed.extend(rows(alike[0]).into_iter().map(|row| row.map(|cell| cell.replace(NUMBER, &range))));
     }
     collapsed
+}
+
+/// What stands before the number of a layer.
+const LAYERS: &str = "layers.";
+/// What stands before the number of an expert.
+const EXPERTS: &str = "experts.";
+/// Stands where a number was.
+const NUMBER: &str = "\0";
+
+/// A row without the number of its layer or expert.
+struct Numbered {
+    /// What stands before the number in the parameter's name, and the number.
+    place: Option<(String, usize)>,
+    row: Row,
+}
+
+impl Numbered {
+    fn new(mut row: Row, marker: &str) -> Self {
+        let place = number_behind(&row[0], marker);
+        if let Some((before, number)) = &place {
+            let number = number.to_string();
+            row[0] = format!("{before}{NUMBER}{}", &row[0][before.len() + number.len()..]);
+            let sign = format!(".{number}.");
+            // In the name of a tensor, the number of an expert comes after that of its layer.
+            let found = if marker == EXPERTS { row[2].rfind(&sign) } else { row[2].find(&sign) };
+            if let Some(start) = found {
+                row[2].replace_range(start + 1..start + sign.len() - 1, NUMBER);
+            }
+        }
+        Self { place, row }
+    }
+}
+
+/// What stands before the number behind `marker`, and the number.
+fn number_behind(parameter: &str, marker: &str) -> Option<(String, usize)> {
+    let end = parameter.find(marker)? + marker.len();
+    let number = parameter[end..].split('.').next()?.parse().ok()?;
+    Some((parameter[..end].to_owned(), number))
 }
