@@ -41,16 +41,22 @@ pub mod embedding;
 pub mod error;
 pub mod feed_forward;
 pub mod head;
+pub mod images;
 mod kernel;
 pub mod mixture_of_experts;
 pub mod model;
 pub mod norm;
 pub mod parity;
+pub mod patch_embedding;
 pub mod positions;
 mod precision;
 pub mod pretrained;
 #[cfg(feature = "tokenizer")]
 pub mod sentence;
+mod stored_numbers;
+pub mod task_head;
+#[cfg(feature = "tokenizer")]
+pub mod tasks;
 #[cfg(feature = "tokenizer")]
 pub mod tokenizer;
 pub mod transformer_block;

@@ -9,7 +9,9 @@ use crate::feed_forward::FeedForwardConfig;
 use crate::head::HeadConfig;
 use crate::mixture_of_experts::MixtureOfExpertsConfig;
 use crate::norm::NormConfig;
-use crate::positions::{Positions, RotaryPositions};
+use crate::patch_embedding::PatchEmbeddingConfig;
+use crate::positions::{LearnedPositions, Positions, RotaryPositions};
+use crate::task_head::{TaskHeadConfig, TaskInput};
 use crate::transformer_block::{BlockLayout, BlockTopology, TransformerBlockConfig};
 
 /// Whether queries see the keys after them.
@@ -96,6 +98,9 @@ pub struct ModelConfig {
     /// From token ids to the residual stream; a model without it takes hidden states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding: Option<EmbeddingConfig>,
+    /// From images to the residual stream, in place of token ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patches: Option<PatchEmbeddingConfig>,
     /// How the model knows the order of tokens. Default: not at all.
     #[serde(default)]
     pub positions: Positions,
@@ -135,6 +140,9 @@ pub struct ModelConfig {
     /// Whether a dense layer with tanh pools the first token. Default: no.
     #[serde(default)]
     pub pooler: bool,
+    /// The head that gives scores for labels. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskHeadConfig>,
     /// Dropout on embeddings and branches while training. Default: 0.
     #[serde(default)]
     pub dropout: f64,
@@ -160,6 +168,7 @@ impl ModelConfig {
             n_layers,
             max_seq_len,
             embedding: None,
+            patches: None,
             positions: Positions::None,
             attention,
             scale_scores_by_layer: false,
@@ -173,12 +182,14 @@ impl ModelConfig {
             final_norm: false,
             head: None,
             pooler: false,
+            task: None,
             dropout: 0.0,
         }
     }
 
     setters! {
         with_embedding => embedding: EmbeddingConfig,
+        with_patches => patches: PatchEmbeddingConfig,
         with_positions => positions: Positions,
         with_norm => norm: NormConfig,
         with_block => block: BlockLayout,
@@ -186,6 +197,7 @@ impl ModelConfig {
         with_final_norm => final_norm: bool,
         with_head => head: HeadConfig,
         with_pooler => pooler: bool,
+        with_task => task: TaskHeadConfig,
         with_dropout => dropout: f64,
     }
 
@@ -248,9 +260,11 @@ impl ModelConfig {
             faults.section("positions", |faults| self.positions.check(attention.d_head(), is_bidirectional, faults));
         }
         let added = matches!(self.positions, Positions::Learned(_) | Positions::Sinusoidal);
-        faults.require(!added || self.embedding.is_some(), "positions", || {
+        faults.require(!added || self.embedding.is_some() || self.patches.is_some(), "positions", || {
             "are added to embeddings, and the model has no `embedding`".into()
         });
+        self.check_patches(faults);
+        self.check_task(faults);
         faults.section("norm", |faults| self.norm.check(faults));
         faults.section("block", |faults| self.block.check(faults));
         self.check_layers(faults);
@@ -261,6 +275,35 @@ impl ModelConfig {
                 "needs the vocabulary of an `embedding`, and the model has none".into()
             });
         }
+    }
+
+    fn check_patches(&self, faults: &mut Faults) {
+        let Some(patches) = &self.patches else { return };
+        faults.section("patches", |faults| patches.check(faults));
+        faults.require(self.embedding.is_none(), "patches", || {
+            "are what a model reads in place of token ids, and the model has an `embedding` too".into()
+        });
+        faults.require(self.kind == ModelKind::Encoder, "kind", || "must be `encoder` in a model of patches".into());
+        let seq_len = patches.seq_len();
+        faults.require(self.max_seq_len == seq_len, "max_seq_len", || {
+            format!("must be {seq_len}, one for each patch and one for the class token, got {}", self.max_seq_len)
+        });
+        let is_fit = match self.positions {
+            Positions::Learned(learned) => learned == LearnedPositions::default(),
+            Positions::Sinusoidal => false,
+            Positions::None | Positions::Rotary(_) | Positions::Alibi(_) | Positions::Relative(_) => true,
+        };
+        faults.require(is_fit, "positions", || {
+            "of patches are learned without offset and padding, or act inside attention".into()
+        });
+    }
+
+    fn check_task(&self, faults: &mut Faults) {
+        let Some(task) = &self.task else { return };
+        faults.section("task", |faults| task.check(faults));
+        faults.require(task.input != TaskInput::Pooled || self.pooler, "task.input", || {
+            "is `pooled`, and the model has no `pooler`".into()
+        });
     }
 
     fn check_layers(&self, faults: &mut Faults) {
@@ -313,8 +356,10 @@ impl ModelConfig {
             });
             for (is_there, key) in [
                 (encoder.embedding.is_some(), "embedding"),
+                (encoder.patches.is_some(), "patches"),
                 (encoder.head.is_some(), "head"),
                 (encoder.pooler, "pooler"),
+                (encoder.task.is_some(), "task"),
             ] {
                 faults.require(!is_there, key, || "belongs to the decoder; leave it out".into());
             }
@@ -421,6 +466,12 @@ impl ModelConfig {
         matches!(self.positions, Positions::Learned(_)).then_some(self.max_seq_len)
     }
 
+    /// Width of what the task head reads.
+    pub(super) fn task_width(&self) -> usize {
+        let is_pooled = self.task.as_ref().is_some_and(|task| task.input == TaskInput::Pooled);
+        if is_pooled { self.d_model } else { self.d_embedding() }
+    }
+
     /// How many parameters the model has, from the configuration alone. A tied head is counted once.
     pub fn n_parameters(&self) -> u64 {
         let embedding = self
@@ -436,13 +487,16 @@ impl ModelConfig {
             _ => 0,
         };
         let encoder = self.encoder.as_ref().map_or(0, |encoder| encoder.n_parameters());
+        let has_positions = matches!(self.positions, Positions::Learned(_));
+        let patches = self.patches.map_or(0, |patches| patches.n_parameters(self.d_model, has_positions));
+        let task = self.task.as_ref().map_or(0, |task| task.n_parameters(self.task_width()));
         let final_norm = if self.final_norm { self.norm.n_parameters(self.d_model) } else { 0 };
         let is_projected = self.embedding.as_ref().is_some_and(|embedding| embedding.is_projected(self.d_model));
         let project_out = if is_projected { self.d_model * self.d_embedding() } else { 0 };
         let head =
             self.head.as_ref().map_or(0, |head| head.n_parameters(self.vocab_size(), self.d_embedding(), self.norm));
         let pooler = if self.pooler { self.d_model * self.d_model + self.d_model } else { 0 };
-        let rest = embedding + final_norm + head + relative_bias + (project_out + pooler) as u64;
-        blocks.saturating_add(encoder).saturating_add(rest)
+        let rest = embedding + final_norm + head + task + relative_bias + (project_out + pooler) as u64;
+        blocks.saturating_add(patches).saturating_add(encoder).saturating_add(rest)
     }
 }

@@ -15,6 +15,8 @@ use crate::embedding::EmbeddingConfig;
 use crate::error::{ConfigError, Error, Fault, Faults, nearest};
 use crate::feed_forward::FeedForwardConfig;
 use crate::head::HeadConfig;
+use crate::patch_embedding::PatchEmbeddingConfig;
+use crate::task_head::{TaskHeadConfig, TaskInput};
 
 /// More faults than this are not looked for.
 const MOST_FAULTS: usize = 50;
@@ -78,7 +80,9 @@ fn stand_in() -> Value {
     let config =
         ModelConfig::new(ModelKind::Decoder, 1, 1, MultiHeadAttentionConfig::new(8, 1), FeedForwardConfig::new(8, 8))
             .with_embedding(EmbeddingConfig::new(1))
-            .with_head(HeadConfig::default());
+            .with_patches(PatchEmbeddingConfig::new(1, 1))
+            .with_head(HeadConfig::default())
+            .with_task(TaskHeadConfig::new(TaskInput::FirstToken, 1));
     let mut tree = serde_json::to_value(config).expect("a configuration can be written as JSON");
     // Widths of parts follow the model's.
     for section in ["attention", "feed_forward"] {

@@ -5,7 +5,7 @@ use burn::tensor::{Int, Tensor};
 use super::config::ModelConfig;
 use crate::error::Error;
 
-/// One batch: token ids (or hidden states, for a model without embeddings), and what belongs to them.
+/// One batch: token ids (or images, or hidden states, for models that read those), and what belongs to them.
 ///
 /// Ids are kept on the host, where they are checked against the vocabulary: some backends read other memory when an id
 /// is out of range.
@@ -17,10 +17,10 @@ pub struct ModelInput {
     pub(super) encoder_input: Option<Box<ModelInput>>,
 }
 
-#[expect(clippy::large_enum_variant, reason = "there is one per call")]
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     Tokens(Vec<Vec<i64>>),
+    Pixels(Tensor<4>),
     Hidden(Tensor<3>),
 }
 
@@ -52,6 +52,15 @@ impl ModelInput {
         Self::new(Source::Hidden(states))
     }
 
+    /// Images, for a model of patches.
+    ///
+    /// # Shapes
+    ///
+    /// - images: `[batch, channels, height, width]`
+    pub fn pixels(images: Tensor<4>) -> Self {
+        Self::new(Source::Pixels(images))
+    }
+
     fn new(source: Source) -> Self {
         Self { source, types: None, hidden_keys: None, encoder_input: None }
     }
@@ -79,12 +88,28 @@ impl ModelInput {
         self
     }
 
-    /// Batch and sequence length.
+    /// Batch and sequence length. How many patches an image has is the model's to say: the length of images is 0.
     pub fn dims(&self) -> [usize; 2] {
         match &self.source {
             Source::Tokens(rows) => [rows.len(), rows.first().map_or(0, Vec::len)],
+            Source::Pixels(images) => [images.dims()[0], 0],
             Source::Hidden(states) => [states.dims()[0], states.dims()[1]],
         }
+    }
+
+    /// For each row, the place of its last token: one that is neither marked as padding nor has the id `padding_id`. A
+    /// row of padding alone has place 0.
+    pub(super) fn last_tokens(&self, padding_id: Option<u32>) -> Vec<usize> {
+        let [batch, seq] = self.dims();
+        let is_token = |row: usize, at: usize| {
+            let is_marked = self.hidden_keys.as_ref().is_some_and(|rows| rows[row][at]);
+            let fills_up = match (&self.source, padding_id) {
+                (Source::Tokens(rows), Some(padding_id)) => rows[row][at] == i64::from(padding_id),
+                _ => false,
+            };
+            !is_marked && !fills_up
+        };
+        (0..batch).map(|row| (0..seq).rev().find(|at| is_token(row, *at)).unwrap_or(0)).collect()
     }
 
     /// Checks the batch against the model it is for.
@@ -93,10 +118,25 @@ impl ModelInput {
         match &self.source {
             Source::Tokens(rows) => {
                 let Some(embedding) = &config.embedding else {
-                    return input_error("the model has no embeddings and takes hidden states, not token ids");
+                    let takes = if config.patches.is_some() { "images" } else { "hidden states" };
+                    return input_error(format!("the model has no embeddings and takes {takes}, not token ids"));
                 };
                 same_lengths(rows, batch, seq, "token ids")?;
                 in_range(rows, embedding.vocab_size, "token id", "the vocabulary has")?;
+            }
+            Source::Pixels(images) => {
+                let Some(patches) = &config.patches else {
+                    return input_error("the model has no patch embedding and takes no images");
+                };
+                let [_, shape @ ..] = images.dims();
+                let expected = patches.image_shape();
+                if shape != expected {
+                    let problem = format!("images have shape {shape:?} (channels, height, width), the model takes");
+                    return input_error(format!("{problem} {expected:?}"));
+                }
+                if self.hidden_keys.is_some() {
+                    return input_error("padding is given, and images have none");
+                }
             }
             Source::Hidden(states) => {
                 let width = states.dims()[2];
@@ -105,6 +145,9 @@ impl ModelInput {
                 }
                 if config.embedding.is_some() {
                     return input_error("the model has embeddings and takes token ids, not hidden states");
+                }
+                if config.patches.is_some() {
+                    return input_error("the model has a patch embedding and takes images, not hidden states");
                 }
             }
         }

@@ -46,6 +46,7 @@ presets![
     "starcoder2-3b",
     "smollm2-135m",
     "t5-small",
+    "vit-base",
 ];
 
 /// The names of all presets.

@@ -15,7 +15,9 @@ use crate::embedding::Embedding;
 use crate::error::Error;
 use crate::head::{LanguageModelHead, Pooler};
 use crate::norm::Norm;
+use crate::patch_embedding::PatchEmbedding;
 use crate::positions::{LearnedPositions, Positions};
+use crate::task_head::{TaskHead, TaskInput};
 use crate::transformer_block::TransformerBlock;
 
 impl ModelConfig {
@@ -31,6 +33,10 @@ impl ModelConfig {
             embedding: self.embedding.as_ref().map(|embedding| {
                 embedding.init(self.d_model, self.max_seq_len, &self.positions, self.norm, self.dropout, device)
             }),
+            patches: self.patches.map(|patches| {
+                let has_positions = matches!(self.positions, Positions::Learned(_));
+                patches.init(self.d_model, has_positions, self.dropout, device)
+            }),
             encoder: self.encoder.as_ref().map(|encoder| Encoder::new(encoder, device)),
             relative_bias: self.relative_bias(device),
             layers: self.blocks(device),
@@ -39,6 +45,7 @@ impl ModelConfig {
                 .then(|| LinearConfig::new(self.d_model, self.d_embedding()).with_bias(false).init(device)),
             head: self.head.as_ref().map(|head| head.init(self.vocab_size(), self.d_embedding(), self.norm, device)),
             pooler: self.pooler.then(|| Pooler::new(self.d_model, device)),
+            task: self.task.as_ref().map(|task| task.init(self.task_width(), self.dropout, device)),
             config: self.clone(),
         }
     }
@@ -88,6 +95,9 @@ pub struct ModelOutput {
     pub logits: Option<Tensor<3>>,
     /// The pooled first token, `[batch, d_model]`; absent without a pooler or with an empty sequence.
     pub pooled: Option<Tensor<2>>,
+    /// The scores of labels, `[batch, seq, n_labels]` where every token has its own, otherwise `[batch, 1, n_labels]`;
+    /// absent without a task head, and of an empty batch or sequence unless every token has its own.
+    pub scores: Option<Tensor<3>>,
     /// The attention weights of each layer, `[batch, n_heads, seq, key_len]`; empty unless asked for.
     pub weights: Vec<Tensor<4>>,
 }
@@ -97,6 +107,8 @@ pub struct ModelOutput {
 pub struct Transformer {
     /// From token ids to the residual stream.
     pub embedding: Option<Embedding>,
+    /// From images to the residual stream.
+    pub patches: Option<PatchEmbedding>,
     /// The encoder whose output the blocks attend to.
     pub encoder: Option<Encoder>,
     /// The learned biases of relative positions.
@@ -111,6 +123,8 @@ pub struct Transformer {
     pub head: Option<LanguageModelHead>,
     /// The pooler of the first token.
     pub pooler: Option<Pooler>,
+    /// The head that gives scores for labels.
+    pub task: Option<TaskHead>,
     #[module(skip)]
     config: ModelConfig,
 }
@@ -131,10 +145,10 @@ impl Transformer {
     ///
     /// # Errors
     ///
-    /// When a token id or type is out of range, rows have unequal lengths, the batch differs from the cache's, a
-    /// sequence is longer than learned positions reach, an encoder is given a cache, a decoder with an encoder is given
-    /// no source in its first call or another one in a later call, or a kernel named in the configuration cannot honour
-    /// the call on this device.
+    /// When a token id or type is out of range, rows have unequal lengths, images have another size than the model's,
+    /// the batch differs from the cache's, a sequence is longer than learned positions reach, an encoder is given a
+    /// cache, a decoder with an encoder is given no source in its first call or another one in a later call, or a kernel
+    /// named in the configuration cannot honour the call on this device.
     pub fn forward(
         &self,
         input: &ModelInput,
@@ -146,6 +160,12 @@ impl Transformer {
         if cache.is_some() && self.config.kind == ModelKind::Encoder {
             return Err(Error::Input("an encoder reads whole sequences and takes no cache".into()));
         }
+        // From here on, an image is a sequence of hidden states.
+        let seen = match (&input.source, &self.patches) {
+            (Source::Pixels(images), Some(patches)) => Some(ModelInput::hidden(self.see(patches, images))),
+            _ => None,
+        };
+        let input = seen.as_ref().unwrap_or(input);
         // Without a cache, a call is the first and last of a cache of its own that holds no keys.
         let mut alone = Cache::without_keys();
         let cache = cache.unwrap_or(&mut alone);
@@ -163,12 +183,15 @@ impl Transformer {
         }
         let x = match &input.source {
             Source::Hidden(hidden) => hidden.clone(),
+            Source::Pixels(_) => return Err(Error::Input("the model takes no images".into())),
             Source::Tokens(ids) => self.embed(ids, input, &step.positions)?,
         };
         let (x, weights) = self.stack().run(x, &step, cache, memory.as_ref(), options.weights);
+        let pooled = self.pooler.as_ref().map(|pooler| pooler.forward(x.clone()));
         Ok(ModelOutput {
             logits: self.logits(&x, options.logits),
-            pooled: self.pooler.as_ref().map(|pooler| pooler.forward(x.clone())),
+            scores: self.scores(&x, pooled.clone(), input),
+            pooled,
             hidden: x,
             weights,
         })
@@ -261,7 +284,8 @@ impl Transformer {
         Ok(EncodedMemory::new(layers, step.padding_mask(&states.device())))
     }
 
-    fn device(&self) -> Device {
+    /// The device that the model is on.
+    pub fn device(&self) -> Device {
         self.layers[0].attention.query.weight.lazy_device()
     }
 
@@ -288,6 +312,25 @@ impl Transformer {
         Ok(embedding.forward(ids, &positions, input.types.as_deref()))
     }
 
+    fn see(&self, patches: &PatchEmbedding, images: &Tensor<4>) -> Tensor<3> {
+        match images.dims() {
+            [0, ..] => {
+                let shape = [0, self.config.max_seq_len, self.config.d_model];
+                Tensor::zeros(shape, (&images.device(), images.dtype()))
+            }
+            _ => patches.forward(images.clone()),
+        }
+    }
+
+    fn scores(&self, hidden: &Tensor<3>, pooled: Option<Tensor<2>>, input: &ModelInput) -> Option<Tensor<3>> {
+        let (task, config) = (self.task.as_ref()?, self.config.task.as_ref()?);
+        let x = match &self.project_out {
+            Some(project_out) => project_out.forward(hidden.clone()),
+            None => hidden.clone(),
+        };
+        Some(task.forward(x, pooled, &input.last_tokens(config.padding_id)))
+    }
+
     fn logits(&self, hidden: &Tensor<3>, which: Logits) -> Option<Tensor<3>> {
         let seq = hidden.dims()[1];
         match which {
@@ -304,6 +347,12 @@ impl Transformer {
             hidden: zeros(self.config.d_model),
             logits: self.head.as_ref().map(|_| zeros(self.config.vocab_size())),
             pooled: None,
+            scores: self
+                .config
+                .task
+                .as_ref()
+                .filter(|task| task.input == TaskInput::EveryToken)
+                .map(|t| zeros(t.n_labels)),
             weights: Vec::new(),
         }
     }

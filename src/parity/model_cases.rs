@@ -16,10 +16,11 @@ use crate::mixture_of_experts::{MixtureOfExpertsConfig, SharedExpertConfig};
 use crate::model::{ForwardOptions, LayerPattern, ModelConfig, ModelInput, ModelKind, ModelOutput, Transformer};
 use crate::norm::{NormConfig, NormKind};
 use crate::positions::{LearnedPositions, Positions};
+use crate::task_head::{TaskHeadConfig, TaskInput};
 use crate::transformer_block::{BlockLayout, NormPlacement};
 
 /// Presets that between them have every option that published models have.
-const PRESETS: [&str; 18] = [
+const PRESETS: [&str; 19] = [
     "transformer-base-encoder",
     "gpt2",
     "bert-base",
@@ -38,6 +39,7 @@ const PRESETS: [&str; 18] = [
     "starcoder2-3b",
     "mixtral-8x7b",
     "t5-small",
+    "vit-base",
 ];
 
 /// Tokens per sequence, more than a window shows.
@@ -64,6 +66,9 @@ pub(super) fn all() -> Result<Vec<Case>, Error> {
             whole = whole.without(option, move |probe| in_one_pass(&twin, probe));
         }
         cases.push(whole);
+        if config.patches.is_some() {
+            continue;
+        }
         let side = if config.kind == ModelKind::Decoder { "left" } else { "right" };
         if config.kind == ModelKind::Decoder {
             let run = config.clone();
@@ -79,7 +84,47 @@ pub(super) fn all() -> Result<Vec<Case>, Error> {
             Case::new(Kind::Model, format!("{name}, {side} padding"), move |probe| padded(&run, true, false, probe));
         cases.push(case.forward_only().without("padding", move |probe| padded(&twin, false, false, probe)));
     }
+    for (name, config) in classifiers()? {
+        cases.extend(of_classifier(&format!("model/{name}"), config));
+    }
     Ok(cases)
+}
+
+/// Models with a head for labels, one for each thing that such a head reads.
+fn classifiers() -> Result<Vec<(&'static str, ModelConfig)>, Error> {
+    let bert = shrunk(&ModelConfig::preset("bert-base")?);
+    let unpooled = bert.clone().with_pooler(false);
+    let mut decoder = shrunk(&ModelConfig::preset("llama-3.2-1b")?);
+    decoder.head = None;
+    let vit = shrunk(&ModelConfig::preset("vit-base")?).with_pooler(false);
+    let head = |input| TaskHeadConfig::new(input, 5);
+    Ok(vec![
+        ("labels from the pooler", bert.with_task(head(TaskInput::Pooled))),
+        (
+            "labels from the first token",
+            unpooled.clone().with_task(head(TaskInput::FirstToken).with_transform(Activation::Tanh)),
+        ),
+        ("labels of every token", unpooled.with_task(head(TaskInput::EveryToken).with_transform(Activation::Relu))),
+        ("labels from the last token", decoder.with_task(head(TaskInput::LastToken).with_bias(false))),
+        ("labels of images", vit.with_task(head(TaskInput::FirstToken))),
+    ])
+}
+
+/// Scores in one pass, and those of sequences in a padded batch.
+fn of_classifier(name: &str, config: ModelConfig) -> Vec<Case> {
+    let run = config.clone();
+    let mut whole = Case::new(Kind::Model, name, move |probe| scores(&run, probe));
+    for (option, twin) in ablations(&config).into_iter().filter(|(option, _)| option.starts_with("task")) {
+        whole = whole.without(option, move |probe| scores(&twin, probe));
+    }
+    let mut cases = vec![whole];
+    if config.patches.is_none() {
+        let twin = config.clone();
+        let padded =
+            Case::new(Kind::Model, format!("{name}, padded"), move |probe| padded_scores(&config, true, probe));
+        cases.push(padded.forward_only().without("padding", move |probe| padded_scores(&twin, false, probe)));
+    }
+    cases
 }
 
 /// The cases of one model, as it is if it is small.
@@ -173,10 +218,11 @@ fn seq(config: &ModelConfig) -> usize {
     config.position_limit().map_or(SEQ, |limit| limit.min(SEQ))
 }
 
-/// The input of two sequences: token ids and types, or hidden states.
+/// The input of two sequences: token ids and types, images, or hidden states.
 struct Sequences {
     ids: Vec<Vec<i64>>,
     types: Option<Vec<Vec<i64>>>,
+    images: Option<Tensor<4>>,
     states: Option<Tensor<3>>,
     /// What an encoder beside the decoder reads.
     sources: Option<Vec<Vec<i64>>>,
@@ -192,15 +238,23 @@ impl Sequences {
         // A token that happens to be the padding would not count.
         ids.iter_mut().flatten().filter(|id| Some(**id) == padding_id).for_each(|id| *id = 0);
         let n_types = config.embedding.as_ref().map_or(0, |embedding| embedding.n_types);
-        let states = config.embedding.is_none().then(|| probe.input("states", [2, seq, config.d_model]));
+        let images = config.patches.map(|patches| {
+            let [channels, height, width] = patches.image_shape();
+            probe.input("images", [2, channels, height, width])
+        });
+        let is_bare = config.embedding.is_none() && images.is_none();
+        let states = is_bare.then(|| probe.input("states", [2, seq, config.d_model]));
         let types = (n_types > 0).then(|| rows("types", n_types));
         let sources = config.encoder.is_some().then(|| rows("sources", config.vocab_size()));
-        Self { ids, types, states, sources }
+        Self { ids, types, images, states, sources }
     }
 
-    /// The tokens `start..end` of each sequence; the source goes with the first of them.
+    /// The tokens `start..end` of each sequence; the source goes with the first of them. Images are whole.
     fn part(&self, start: usize, end: usize) -> ModelInput {
         let cut = |rows: &Vec<Vec<i64>>| rows.iter().map(|row| row[start..end].to_vec()).collect::<Vec<_>>();
+        if let Some(images) = &self.images {
+            return ModelInput::pixels(images.clone());
+        }
         let input = match (&self.states, &self.types) {
             (Some(states), _) => ModelInput::hidden(states.clone().slice_dim(1, start..end)),
             (None, Some(types)) => ModelInput::tokens(&cut(&self.ids)).with_types(&cut(types)),
@@ -232,6 +286,9 @@ fn in_one_pass(config: &ModelConfig, probe: &mut Probe) -> Result<(), Error> {
     if let Some(pooled) = output.pooled {
         probe.output("pooled", pooled);
     }
+    if let Some(scores) = output.scores {
+        probe.output("scores", scores);
+    }
     Ok(())
 }
 
@@ -253,6 +310,42 @@ fn in_parts(config: &ModelConfig, probe: &mut Probe) -> Result<(), Error> {
     probe.output("hidden", cat(&outputs, |output| Some(output.hidden.clone())).expect("there are hidden states"));
     if let Some(logits) = cat(&outputs, |output| output.logits.clone()) {
         probe.output("logits", logits);
+    }
+    Ok(())
+}
+
+fn scores(config: &ModelConfig, probe: &mut Probe) -> Result<(), Error> {
+    let model = build(config, probe);
+    let seq = seq(config);
+    let input = Sequences::draw(config, seq, probe).part(0, seq);
+    let output = model.forward(&input, None, ForwardOptions::default())?;
+    // Only the first place, which heads of one token have too.
+    probe.output("scores", output.scores.expect("the model has a task head").slice_dim(1, 0..1));
+    Ok(())
+}
+
+/// Scores of sequences of unequal lengths in one batch, padded on the right; the oracle takes each sequence alone.
+/// Without `is_marked` (the mistake that twins make) padding is taken for tokens.
+fn padded_scores(config: &ModelConfig, is_marked: bool, probe: &mut Probe) -> Result<(), Error> {
+    let model = build(config, probe);
+    let sentences: Vec<Vec<i64>> = LENGTHS.iter().map(|len| sentence(config, *len)).collect();
+    let is_alone = probe.is_oracle() && is_marked;
+    let mut row = 0;
+    for batch in sentences.chunks(if is_alone { 1 } else { LENGTHS.len() }) {
+        let longest = batch[0].len();
+        let pad = |ids: &Vec<i64>| ids.iter().copied().chain(std::iter::repeat(0)).take(longest).collect();
+        let mut input = ModelInput::tokens(&batch.iter().map(pad).collect::<Vec<Vec<i64>>>());
+        if is_marked {
+            let marks = |ids: &Vec<i64>| (0..longest).map(|at| at >= ids.len()).collect();
+            input = input.with_padding(batch.iter().map(marks).collect());
+        }
+        let output = model.forward(&input, None, ForwardOptions::default())?;
+        let scores = output.scores.expect("the model has a task head");
+        for (at, ids) in batch.iter().enumerate() {
+            let tokens = scores.dims()[1].min(ids.len());
+            probe.output(&format!("row {row}"), scores.clone().slice_dim(0, at..at + 1).slice_dim(1, 0..tokens));
+            row += 1;
+        }
     }
     Ok(())
 }

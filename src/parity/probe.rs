@@ -212,7 +212,12 @@ impl ModuleMapper for Fill {
             draw(&self.path.text(), len, 0.29).iter().map(|x| f64::from((start + x) as f32)).collect()
         } else {
             // The weight of a projection is `[in, out]`, a table has one row per entry.
-            let width = if self.path.is_projection() { shape[0] } else { shape[D - 1] };
+            // A kernel is `[out, in, ...]`.
+            let width = match D {
+                _ if self.path.is_projection() => shape[0],
+                4 => shape[1..].iter().product(),
+                _ => shape[D - 1],
+            };
             draw(&self.path.text(), len, (width as f64).sqrt().recip())
         };
         if let Some(first) = values.first_mut() {

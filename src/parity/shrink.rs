@@ -1,15 +1,19 @@
 //! Published models made small, every option of theirs kept, and models with one option taken away.
 
+use crate::activation::Activation;
 use crate::attention::{RelativeBiasConfig, RotaryConfig, RotaryScaling};
 use crate::embedding::EmbeddingScale;
 use crate::feed_forward::FeedForwardConfig;
 use crate::head::HeadConfig;
 use crate::model::{LayerPattern, LayerRotary, ModelConfig};
 use crate::positions::{Positions, RotaryPositions};
+use crate::task_head::{TaskHeadConfig, TaskInput};
 use crate::transformer_block::{BlockTopology, NormPlacement};
 
 /// Tokens that models know.
 const VOCAB_SIZE: usize = 61;
+/// Labels that task heads know.
+const N_LABELS: usize = 7;
 /// Keys that windows show.
 const WINDOW: usize = 5;
 /// The training context of stretched rotary positions, inside the sequences of the cases.
@@ -62,6 +66,14 @@ pub(super) fn shrunk(config: &ModelConfig) -> ModelConfig {
         head.softcap = head.softcap.map(|_| CAP);
     }
     small.max_seq_len = small.max_seq_len.min(32);
+    if let Some(patches) = &mut small.patches {
+        // Neither images nor patches are square, and some pixels belong to no patch.
+        (patches.image_size, patches.patch_size) = ([13, 20], [4, 5]);
+        small.max_seq_len = patches.seq_len();
+    }
+    if let Some(task) = &mut small.task {
+        task.n_labels = task.n_labels.min(N_LABELS);
+    }
     for layer in &mut small.layers {
         *layer = LayerPattern { window: layer.window.map(|_| WINDOW), repeat: 1, ..*layer };
     }
@@ -183,6 +195,20 @@ pub(super) fn ablations(config: &ModelConfig) -> Vec<(&'static str, ModelConfig)
     try_out("embedding norm", &|c| c.embedding.iter_mut().for_each(|e| e.norm = false));
     try_out("token types", &|c| c.embedding.iter_mut().for_each(|e| e.n_types = 0));
     let head = |change: fn(&mut HeadConfig)| move |c: &mut ModelConfig| c.head.iter_mut().for_each(change);
+    let task = |change: fn(&mut TaskHeadConfig)| move |c: &mut ModelConfig| c.task.iter_mut().for_each(change);
+    try_out("task's transform", &task(|task| task.transform = None));
+    try_out("task's activation", &task(|task| task.transform = task.transform.map(|_| Activation::Gelu)));
+    try_out("task's bias", &task(|task| task.bias = false));
+    try_out(
+        "task's input",
+        &task(|task| {
+            task.input = match task.input {
+                TaskInput::FirstToken => TaskInput::LastToken,
+                TaskInput::LastToken | TaskInput::Pooled => TaskInput::FirstToken,
+                TaskInput::EveryToken => TaskInput::EveryToken,
+            };
+        }),
+    );
     try_out("head's softcap", &head(|head| head.softcap = None));
     try_out("head's scale", &head(|head| head.scale = 1.0));
     try_out("head's bias", &head(|head| head.bias = false));

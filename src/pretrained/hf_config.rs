@@ -5,7 +5,7 @@
 //! key is no proof that anything reads it. So each read is noted, and what nothing has read at the end is a fault when
 //! its value could change what the model computes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -114,11 +114,7 @@ impl HfConfig {
     }
 
     fn whole(&mut self, key: &str) -> Entry<usize> {
-        self.entry(key, "a whole number from 0 to 2147483647", |value| {
-            let number = value.as_f64()?;
-            let is_size = number.fract() == 0.0 && (0.0..=LARGEST_SIZE).contains(&number);
-            is_size.then_some(number as usize)
-        })
+        self.entry(key, "a whole number from 0 to 2147483647", size_of)
     }
 
     /// A size that every model has; `null` is a fault.
@@ -195,6 +191,31 @@ impl HfConfig {
         self.entry(key, "a list of numbers", |value| value.as_array()?.iter().map(Value::as_f64).collect()).given()
     }
 
+    /// A height and a width, or one number for both.
+    pub fn height_and_width(&mut self, key: &str, default: usize) -> [usize; 2] {
+        let sizes = self.entry(key, "a whole number or two of them, height and width", |value| match value {
+            Value::Array(sizes) => match sizes.as_slice() {
+                [height, width] => Some([size_of(height)?, size_of(width)?]),
+                _ => None,
+            },
+            size => size_of(size).map(|size| [size; 2]),
+        });
+        sizes.given().unwrap_or([default; 2])
+    }
+
+    /// The id of a token that some models do not have; what is no id (null, -1, a list) counts as none.
+    pub fn token_id(&self, key: &str) -> Option<u32> {
+        self.keys.get(key)?.as_u64().and_then(|id| id.try_into().ok())
+    }
+
+    /// An object that gives names to whole numbers; what is no such object counts as none. Names may be written as
+    /// numbers.
+    pub fn names_by_number(&self, key: &str) -> Option<BTreeMap<usize, String>> {
+        let name = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let entries = self.keys.get(key)?.as_object()?.iter();
+        entries.map(|(number, value)| Some((number.parse().ok()?, name(value)))).collect()
+    }
+
     /// An object inside this one; absent, `null` and empty are the same. What is found in it goes back with
     /// [`close`](Self::close).
     pub fn section(&mut self, key: &str) -> Option<HfConfig> {
@@ -245,6 +266,13 @@ impl HfConfig {
             self.fault(&key, problem);
         }
     }
+}
+
+/// A size, be it written as 32 or as 32.0.
+fn size_of(value: &Value) -> Option<usize> {
+    let number = value.as_f64()?;
+    let is_size = number.fract() == 0.0 && (0.0..=LARGEST_SIZE).contains(&number);
+    is_size.then_some(number as usize)
 }
 
 /// A value as it stands in messages.

@@ -32,6 +32,7 @@ mod hf_keys;
 mod hf_layers;
 mod hf_rope;
 mod inspect;
+mod labels;
 mod lenient_json;
 mod load;
 mod mapped_file;
@@ -42,6 +43,7 @@ mod pack_file;
 mod pytorch_file;
 mod rules;
 mod safetensors_file;
+mod task_heads;
 mod tensor_file;
 mod tensor_writer;
 mod weights;
@@ -54,6 +56,8 @@ pub use self::convert::{ConvertOptions, Converted, Format};
 use self::families::Family;
 use self::hf_config::HfConfig;
 pub use self::inspect::{Inspection, Placement};
+use self::labels::TaskHints;
+pub use self::labels::{Scoring, Task, TaskKind};
 use self::load::Plan;
 pub use self::load::{LoadProgress, LoadReport};
 pub use self::native::{Container, save_model};
@@ -75,6 +79,7 @@ pub struct Checkpoint {
     config: ModelConfig,
     rules: BoundRules,
     weights: Weights,
+    task: Option<Task>,
 }
 
 /// Whose form a checkpoint has.
@@ -115,17 +120,18 @@ impl Checkpoint {
         let weights = Weights::open(folder)?;
         check_depth(&config, &weights)?;
         let rules = BoundRules::native();
-        Ok(Self { path: folder.to_path_buf(), origin: Origin::Native, config, rules, weights })
+        let task = config.task.as_ref().map(Task::unnamed);
+        Ok(Self { path: folder.to_path_buf(), origin: Origin::Native, config, rules, weights, task })
     }
 
     fn open_hub(folder: &Path, config_path: &Path, text: String) -> Result<Self, Error> {
-        let HfModel { mut config, family, architecture } = read_hub_config(&text, config_path)?;
+        let HfModel { mut config, family, hints } = read_hub_config(&text, config_path)?;
         let weights = Weights::open(folder)?;
         check_depth(&config, &weights)?;
-        let rules = (family.rules)().bind(weights.names()).map_err(|tables| {
+        let mut rules = (family.rules)().bind(weights.names()).map_err(|tables| {
             let first: Vec<&str> = weights.names().take(3).collect();
             let problem = format!(
-                "has no token table `{}`, so it is no {} checkpoint; its tensors begin with `{}`",
+                "has no tensor `{}`, so it is no {} checkpoint; its tensors begin with `{}`",
                 tables.join("` or `"),
                 family.model_types.join("/"),
                 first.join("`, `")
@@ -133,9 +139,14 @@ impl Checkpoint {
             Error::weights(weights.path(), problem)
         })?;
         let is_copy = config.head.as_ref().is_some_and(|head| head.tied) && head_is_copy(&rules, &weights)?;
-        adapt::to_tensors(&mut config, &rules, architecture.as_deref(), is_copy, |name| weights.contains(name));
+        adapt::to_tensors(&mut config, &rules, hints.architecture.as_deref(), is_copy, |name| weights.contains(name));
+        let shape_of = |name: &str| weights.tensor(name).map(|tensor| tensor.shape.clone());
+        let task = task_heads::to_tensors(&mut config, &mut rules, &hints, shape_of)
+            .map_err(|problem| Error::weights(weights.path(), problem))?;
+        // The number of labels came from the file.
+        config.validate().map_err(|error| error.at(weights.path().display()))?;
         let origin = Origin::Hub { config: text };
-        Ok(Self { path: folder.to_path_buf(), origin, config, rules, weights })
+        Ok(Self { path: folder.to_path_buf(), origin, config, rules, weights, task })
     }
 
     /// The folder.
@@ -146,6 +157,11 @@ impl Checkpoint {
     /// The model that the folder holds, heads and biases included that only its tensors tell of.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// What the scores of the model's task head mean, if it has one.
+    pub fn task(&self) -> Option<&Task> {
+        self.task.as_ref()
     }
 
     /// Which tensor goes where. Reads no numbers.
@@ -226,8 +242,9 @@ fn head_is_copy(rules: &BoundRules, weights: &Weights) -> Result<bool, Error> {
 /// When the file cannot be read, or with every fault of the configuration.
 pub fn read_config(path: impl AsRef<Path>) -> Result<ModelConfig, Error> {
     let path = path.as_ref();
-    let HfModel { mut config, architecture, .. } = read_hub_config(&read_text(path)?, path)?;
-    adapt::to_architecture(&mut config, architecture.as_deref());
+    let HfModel { mut config, hints, .. } = read_hub_config(&read_text(path)?, path)?;
+    adapt::to_architecture(&mut config, hints.architecture.as_deref());
+    task_heads::to_architecture(&mut config, &hints);
     Ok(config)
 }
 
@@ -240,7 +257,7 @@ pub fn supported_model_types() -> impl Iterator<Item = &'static str> {
 struct HfModel {
     config: ModelConfig,
     family: &'static Family,
-    architecture: Option<String>,
+    hints: TaskHints,
 }
 
 fn read_text(path: &Path) -> Result<String, Error> {
@@ -259,7 +276,7 @@ fn translate(text: &str) -> Result<HfModel, ConfigError> {
         let fault = Fault { key: "model_type".to_owned(), problem };
         ConfigError { origin: String::new(), faults: vec![fault] }
     })?;
-    let architecture = hf.architecture();
+    let hints = TaskHints::read(&mut hf);
     hf.refuse_flag("add_cross_attention", "cross-attention in this family");
     let mut config = (family.config)(&mut hf);
     if config.encoder.is_none() {
@@ -268,5 +285,5 @@ fn translate(text: &str) -> Result<HfModel, ConfigError> {
     hf.finish(family.harmless)?;
     adapt::tidy(&mut config);
     config.validate()?;
-    Ok(HfModel { config, family, architecture })
+    Ok(HfModel { config, family, hints })
 }

@@ -194,9 +194,11 @@ impl Rules {
         self.rules.push(Rule { ours, theirs: vec![theirs], part });
     }
 
-    /// Puts the rules under the prefix that the names of a file have, seen from where its token table stands.
+    /// Puts the rules under the prefix that the names of a file have, seen from where its token table stands, or its
+    /// class token in a model of images.
     pub fn bind<'a>(self, names: impl Iterator<Item = &'a str>) -> Result<BoundRules, Vec<&'static str>> {
-        let tables = self.rules.iter().find(|rule| rule.ours == "embedding.tokens").map(|rule| rule.theirs.clone());
+        let is_table = |rule: &&Rule| ["embedding.tokens", "patches.class_token"].contains(&rule.ours);
+        let tables = self.rules.iter().find(is_table).map(|rule| rule.theirs.clone());
         let tables = tables.unwrap_or_default();
         let prefix = |name: &'a str| {
             let before = tables.iter().find_map(|table| name.strip_suffix(table))?;
@@ -224,6 +226,16 @@ impl BoundRules {
         Self { rules: Rules::default(), prefix: String::new(), is_native: true }
     }
 
+    /// Adds a module whose names do not take the prefix of the others.
+    pub fn add_root(&mut self, ours: &'static str, theirs: &'static str) {
+        self.rules = std::mem::take(&mut self.rules).with_roots(&[(ours, theirs)]);
+    }
+
+    /// Every name that a tensor may have that does not take the prefix of the others.
+    pub fn names_of_root(&self, name: &str) -> Vec<String> {
+        self.places(true).into_iter().map(|place| format!("{place}{name}")).collect()
+    }
+
     /// Every name that the tensor of the parameter `path` may have, likeliest first; empty for a parameter without a
     /// rule. Of a parameter that several tensors make up, these are the first ones.
     pub fn names(&self, path: &str) -> Vec<String> {
@@ -233,7 +245,7 @@ impl BoundRules {
         let Some(found) = self.find(path) else {
             return Vec::new();
         };
-        let places = self.places(found.rule);
+        let places = self.places(self.rules.roots.contains(&found.rule.ours));
         let names = found.theirs().into_iter().flat_map(|name| {
             let name = name.replace(".H.", ".0.");
             places.iter().map(move |place| format!("{place}{name}"))
@@ -252,7 +264,8 @@ impl BoundRules {
         let candidates = self.names(path);
         let name = candidates.iter().find(|name| is_there(name)).or(candidates.first())?;
         let is_linear = shape.len() == 2 && path.ends_with(".weight") && path != "head.weight";
-        let transpose = is_linear && !self.rules.is_in_out;
+        // Task heads are stored as nearly everywhere else in every family.
+        let transpose = is_linear && (!self.rules.is_in_out || path.starts_with("task."));
         // The axis of the outputs in the file: the last one of a weight that is not turned.
         let axis = if is_linear && !transpose { 1 } else { 0 };
         let mut stored = shape.to_vec();
@@ -331,8 +344,8 @@ impl BoundRules {
 
     /// What may stand before a name. The head of a model whose names are below `language_model.model.` can be anywhere
     /// above.
-    fn places(&self, rule: &Rule) -> Vec<&str> {
-        if !self.rules.roots.contains(&rule.ours) {
+    fn places(&self, is_root: bool) -> Vec<&str> {
+        if !is_root {
             return vec![&self.prefix];
         }
         let mut places = vec![""];

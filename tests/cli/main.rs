@@ -7,6 +7,7 @@
 mod checkpoint_forms;
 mod errors;
 mod results;
+mod tasks;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

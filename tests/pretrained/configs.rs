@@ -35,7 +35,8 @@ fn unknown_families_are_named_with_what_there_is() {
 #[test]
 fn every_family_has_a_fixture_with_reference_outputs() {
     let mut compared = BTreeSet::new();
-    for entry in std::fs::read_dir(fixtures().join("checkpoints")).expect("the folder can be read") {
+    let folders = ["checkpoints", "tasks"].map(|folder| fixtures().join(folder));
+    for entry in folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("the folder can be read")) {
         let folder = entry.expect("the folder can be read").path();
         for file in ["config.json", "config.old.json", "model.safetensors", "golden.safetensors"] {
             assert!(folder.join(file).is_file(), "{} lacks {file}", folder.display());
@@ -47,7 +48,7 @@ fn every_family_has_a_fixture_with_reference_outputs() {
     let lacking: Vec<&str> = supported_model_types().filter(|family| !compared.contains(*family)).collect();
     assert!(
         lacking.is_empty(),
-        "no tiny checkpoint in tests/fixtures/checkpoints for {lacking:?}; see CONTRIBUTING.md"
+        "no tiny checkpoint in tests/fixtures for {lacking:?}; see CONTRIBUTING.md"
     );
 }
 

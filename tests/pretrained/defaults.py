@@ -12,7 +12,7 @@ import transformers
 FAMILIES = """
     bert bloom camembert cohere cohere2 distilbert falcon gemma gemma2 gemma3_text gpt2 gpt_neox granite llama mistral
     mixtral mpt nemotron olmo olmo2 olmo3 opt phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe roberta smollm3 stablelm
-    starcoder2 t5 xlm-roberta
+    starcoder2 t5 vit xlm-roberta
 """.split()
 # Keys of every config, which say nothing about the model.
 COMMON = """

@@ -1,7 +1,10 @@
 //! `burnformer logits`
 
+use std::path::PathBuf;
+
 use burn::tensor::{DType, Tensor};
 use burnformer::Error;
+use burnformer::images::Images;
 use burnformer::model::{Cache, ForwardOptions, ModelInput, Transformer};
 use clap::Args;
 use serde::Serialize;
@@ -10,7 +13,7 @@ use crate::arguments::{Compute, Row};
 use crate::model_argument::ModelArgument;
 use crate::{Outcome, output};
 
-/// Print all logits of a sequence, or the hidden states where the model has no head.
+/// Print all logits of a sequence, scores of labels, or the hidden states where the model has no head.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -22,8 +25,11 @@ pub struct Arguments {
     /// Preset, configuration file or checkpoint folder.
     model: String,
     /// Token ids, separated by commas; once for each row of the batch.
-    #[arg(long, value_name = "IDS", required = true, allow_hyphen_values = true)]
+    #[arg(long, value_name = "IDS", required_unless_present = "pixels", allow_hyphen_values = true)]
     tokens: Vec<Row<i64>>,
+    /// A safetensors file with images, the tensor `pixel_values`, in place of tokens.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tokens", "decoder_tokens", "chunks", "attention_mask"])]
+    pixels: Option<PathBuf>,
     /// Token ids of the decoder of a model that has an encoder, which then reads `--tokens`; once for each row.
     #[arg(long, value_name = "IDS", allow_hyphen_values = true)]
     decoder_tokens: Vec<Row<i64>>,
@@ -56,7 +62,8 @@ enum Numbers {
 }
 
 pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let Arguments { model, tokens, decoder_tokens, chunks, attention_mask, seed, compute } = arguments;
+    let Arguments { model, tokens, pixels, decoder_tokens, chunks, attention_mask, seed, compute } = arguments;
+    let images = pixels.map(Images::open).transpose()?;
     let rows = |rows: Vec<Row<i64>>| -> Vec<Vec<i64>> { rows.into_iter().map(|row| row.0).collect() };
     let (tokens, decoder_tokens) = (rows(tokens), rows(decoder_tokens));
     let padding = padding(attention_mask, &tokens)?;
@@ -73,19 +80,24 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
             return Err(Error::Input(problem.into()));
         }
     };
-    let seq = tokens[0].len();
+    let seq = tokens.first().map_or(0, |row| row.len());
     let chunks = chunks.map(|chunks| checked(chunks.0, seq)).transpose()?;
     let first = |input: ModelInput, start: usize| match &source {
         Some(source) if start == 0 => input.with_source(source.clone()),
         _ => input,
     };
     let target = compute.open()?;
-    argument.check_call([tokens.len(), seq], &target)?;
+    let dims = match &images {
+        Some(images) => [images.len(), argument.config().max_seq_len],
+        None => [tokens.len(), seq],
+    };
+    argument.check_call(dims, &target)?;
     let built = argument.build(&target, seed)?;
 
-    let outputs = match chunks {
-        None => vec![forward(&built, first(slice(&tokens, padding.as_deref(), 0..seq), 0), None)?],
-        Some(chunks) => {
+    let outputs = match (images, chunks) {
+        (Some(images), _) => vec![forward(&built, ModelInput::pixels(images.tensor(&target.device)), None)?],
+        (None, None) => vec![forward(&built, first(slice(&tokens, padding.as_deref(), 0..seq), 0), None)?],
+        (None, Some(chunks)) => {
             let mut cache = built.new_cache();
             let mut start = 0;
             let mut outputs = Vec::with_capacity(chunks.len());
@@ -151,7 +163,7 @@ fn slice(tokens: &[Vec<i64>], padding: Option<&[Vec<bool>]>, columns: std::ops::
 
 fn forward(model: &Transformer, input: ModelInput, cache: Option<&mut Cache>) -> Result<Tensor<3>, Error> {
     let output = model.forward(&input, cache, ForwardOptions::default())?;
-    Ok(output.logits.unwrap_or(output.hidden))
+    Ok(output.logits.or(output.scores).unwrap_or(output.hidden))
 }
 
 /// The outputs of all chunks, joined along the sequence on the host.

@@ -5,9 +5,11 @@
 mod arguments;
 mod backends;
 mod bench;
+mod classify;
 mod config;
 mod convert;
 mod embed;
+mod fill_mask;
 mod inspect;
 mod last_resort;
 mod logits;
@@ -55,6 +57,8 @@ enum Command {
     Verify(verify::Arguments),
     Parity(parity::Arguments),
     Embed(embed::Arguments),
+    Classify(classify::Arguments),
+    FillMask(fill_mask::Arguments),
     Bench(bench::Arguments),
     Config(config::Arguments),
     Inspect(inspect::Arguments),
@@ -83,6 +87,8 @@ impl Command {
             Self::Verify(arguments) => verify::run(arguments),
             Self::Parity(arguments) => parity::run(arguments),
             Self::Embed(arguments) => embed::run(arguments),
+            Self::Classify(arguments) => classify::run(arguments),
+            Self::FillMask(arguments) => fill_mask::run(arguments),
             Self::Bench(arguments) => bench::run(arguments),
             Self::Config(arguments) => config::run(arguments),
             Self::Inspect(arguments) => inspect::run(arguments),

@@ -53,6 +53,14 @@ impl ModelArgument {
         }
     }
 
+    /// The checkpoint, for commands that need trained weights.
+    pub fn checkpoint(&self) -> Result<&Checkpoint, Error> {
+        match self {
+            Self::Config(_) => Err(Error::Input("the model has no weights; name a checkpoint folder".into())),
+            Self::Checkpoint(_, checkpoint) => Ok(checkpoint),
+        }
+    }
+
     /// Builds the model, with the checkpoint's weights or with random ones.
     pub fn build(&self, target: &Target, seed: u64) -> Result<Transformer, Error> {
         check_memory(self.config().n_parameters() as f64 * bytes_of(target.dtype), "the parameters")?;

@@ -17,7 +17,8 @@ use crate::{Outcome, output};
 /// Build a model and run it once.
 #[derive(Args)]
 #[command(after_help = "\
-Without --tokens or --text the input is random: token ids, or hidden states for a model without embeddings. Weights are \
+Without --tokens or --text the input is random: token ids, pixels for a model of images, or hidden states for a model \
+without embeddings. Weights are \
 random unless MODEL is a checkpoint. Both are drawn from --seed, the same on every backend.
 
 Examples:
@@ -86,7 +87,15 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
         (None, None) => None,
     };
     let config = argument.config();
-    let seq = given.as_ref().map_or_else(|| seq.unwrap_or(config.max_seq_len.min(16)), Vec::len);
+    let seq = match (&given, config.patches) {
+        (Some(row), _) => row.len(),
+        (None, Some(_)) if seq.is_some() => {
+            return Err(Error::Input("the model reads images, whose size it sets; leave out --seq".into()));
+        }
+        // As many as an image has patches, and the class token.
+        (None, Some(_)) => config.max_seq_len,
+        (None, None) => seq.unwrap_or(config.max_seq_len.min(16)),
+    };
     argument.check_call([batch, seq], &target)?;
     let input = match given {
         Some(row) => ModelInput::tokens(&vec![row; batch]),
@@ -99,19 +108,19 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let start = Instant::now();
     let forward = built.forward(&input, None, ForwardOptions::default())?;
     let is_logits = forward.logits.is_some();
-    let result = forward.logits.unwrap_or(forward.hidden);
+    let result = forward.logits.or(forward.scores).unwrap_or(forward.hidden);
     let shape = result.dims();
     let values: Vec<f64> = result.into_data().iter::<f64>().collect();
     let seconds = start.elapsed().as_secs_f64();
 
-    let last = (seq > 0).then(|| &values[(seq - 1) * shape[2]..seq * shape[2]]);
+    let last = (is_logits && seq > 0).then(|| &values[(seq - 1) * shape[2]..seq * shape[2]]);
     let report = Report {
         backend: target.name.to_string(),
         parameters: config.n_parameters(),
         shape,
         seconds,
         output: summary(&values),
-        top: last.filter(|_| is_logits).map(highest),
+        top: last.map(highest),
     };
     argument.note_weights(seed, &compute.show);
     show(&report, compute.show.json)?;
@@ -135,10 +144,15 @@ fn random_input(argument: &ModelArgument, [batch, seq]: [usize; 2], seed: u64, t
         let rows: Vec<Vec<i64>> = (0..batch).map(|_| row()).collect();
         return ModelInput::tokens(&rows);
     }
-    let values: Vec<f32> = (0..batch * seq * config.d_model).map(|_| random.normal()).collect();
+    let mut normal = |count: usize| -> Vec<f32> { (0..count).map(|_| random.normal()).collect() };
     let dtype = DType::from(target.dtype);
-    let data = TensorData::new(values, [batch, seq, config.d_model]).convert_dtype(dtype);
-    ModelInput::hidden(Tensor::from_data(data, (&target.device, dtype)))
+    if let Some(patches) = config.patches {
+        let [channels, height, width] = patches.image_shape();
+        let pixels = TensorData::new(normal(batch * channels * height * width), [batch, channels, height, width]);
+        return ModelInput::pixels(Tensor::from_data(pixels.convert_dtype(dtype), (&target.device, dtype)));
+    }
+    let states = TensorData::new(normal(batch * seq * config.d_model), [batch, seq, config.d_model]);
+    ModelInput::hidden(Tensor::from_data(states.convert_dtype(dtype), (&target.device, dtype)))
 }
 
 fn summary(values: &[f64]) -> Summary {

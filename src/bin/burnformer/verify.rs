@@ -13,8 +13,9 @@ use crate::{Outcome, output};
 /// Compare a checkpoint's outputs with stored ones.
 #[derive(Args)]
 #[command(after_help = "\
-The golden file holds `input_ids` and, where they are needed, `attention_mask` and `token_type_ids`, and what the model \
-is to give for them: `logits`, `last_hidden_state` and `pooler_output`, whichever are there. Outputs at padded positions \
+The golden file holds `input_ids` and, where they are needed, `attention_mask` and `token_type_ids`, or `pixel_values`, \
+and what the model is to give for them: `logits`, `last_hidden_state`, `pooler_output`, `start_logits` and \
+`end_logits`, whichever are there. Outputs at padded positions \
 are not compared. The tolerance is on the largest difference over the largest expected value.
 
 Exit code 1 where an output lies outside.
@@ -46,7 +47,7 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
     }
     let golden = Golden::open(&golden)?;
     let target = compute.open()?;
-    argument.check_call(golden.dims(), &target)?;
+    argument.check_call(golden.dims(argument.config()), &target)?;
     let result = verify(&argument.build(&target, 0)?, &golden, tolerance)?;
 
     if compute.show.json {

@@ -28,6 +28,7 @@ mod qwen;
 mod stablelm;
 mod starcoder2;
 mod t5;
+mod vit;
 
 use super::hf_config::HfConfig;
 use super::rules::Rules;
@@ -79,6 +80,7 @@ const FAMILIES: &[&Family] = &[
     &stablelm::STABLELM,
     &starcoder2::STARCODER2,
     &t5::T5,
+    &vit::VIT,
 ];
 
 /// Families that exist and are not read, for which no other one should be suggested.
@@ -103,7 +105,6 @@ const NOT_YET: &[&str] = &[
     "phimoe",
     "qwen",
     "qwen3_next",
-    "vit",
     "whisper",
 ];
 

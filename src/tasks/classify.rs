@@ -1,0 +1,181 @@
+//! Labels of texts, of their tokens, and of images.
+
+use burn::tensor::{Device, FloatDType};
+use serde::Serialize;
+use tokenizers::Tokenizer;
+
+use super::text_batch::{BATCH, TextInput, batch, encode};
+use super::{largest_first, softmax};
+use crate::error::Error;
+use crate::images::Images;
+use crate::model::{ForwardOptions, Logits, ModelInput, Transformer};
+use crate::pretrained::{Checkpoint, Scoring, Task, TaskKind};
+use crate::sentence::read_tokenizer;
+
+/// A model with a task head, and what its scores mean.
+pub struct Classifier {
+    pub(super) model: Transformer,
+    task: Task,
+    /// Absent in a model of images.
+    tokenizer: Option<Tokenizer>,
+}
+
+/// A label and how sure the model is of it.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+pub struct LabelScore {
+    /// The label.
+    pub label: String,
+    /// Its probability, or the quantity that a regression gives.
+    pub score: f64,
+}
+
+/// The likeliest label of a token.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+pub struct TokenLabel {
+    /// The token as the vocabulary has it.
+    pub token: String,
+    /// Its place among the tokens of the text, the special ones counted.
+    pub index: usize,
+    /// Where it starts in the text, in characters.
+    pub start: usize,
+    /// Where it ends.
+    pub end: usize,
+    /// The label.
+    pub label: String,
+    /// The label's probability.
+    pub score: f64,
+}
+
+impl Classifier {
+    /// Loads the model of a checkpoint, and the tokenizer that lies beside it.
+    ///
+    /// # Errors
+    ///
+    /// When the checkpoint has no task head, no tokenizer for a model of text, or cannot be loaded.
+    pub fn new(checkpoint: &Checkpoint, device: &Device, dtype: FloatDType) -> Result<Self, Error> {
+        let folder = checkpoint.folder();
+        let task = checkpoint.task().cloned().ok_or_else(|| {
+            Error::file(folder, "has no head for labels or answers; name a checkpoint that was trained for that task")
+        })?;
+        let tokenizer = match checkpoint.config().embedding {
+            Some(_) => Some(read_tokenizer(folder)?),
+            None => None,
+        };
+        let (model, _) = checkpoint.load(device, dtype)?;
+        Ok(Self { model, task, tokenizer })
+    }
+
+    /// What the model's scores mean.
+    pub fn task(&self) -> &Task {
+        &self.task
+    }
+
+    /// The labels of each text, the likeliest first; of equal ones in the order of the model.
+    ///
+    /// # Errors
+    ///
+    /// When the model labels something else, or a text cannot be read.
+    pub fn classify(&self, texts: &[TextInput]) -> Result<Vec<Vec<LabelScore>>, Error> {
+        self.expect(TaskKind::Whole)?;
+        let scores = self.scores_of_texts(texts, |_, scores| Ok(self.labels(&scores)))?;
+        Ok(scores)
+    }
+
+    /// The labels of each image, the likeliest first; of equal ones in the order of the model.
+    ///
+    /// # Errors
+    ///
+    /// When the model reads no images, or images of another size.
+    pub fn classify_images(&self, images: &Images) -> Result<Vec<Vec<LabelScore>>, Error> {
+        self.expect(TaskKind::Whole)?;
+        let rows = self.forward(&ModelInput::pixels(images.tensor(&self.model.device())))?;
+        Ok(rows.iter().map(|scores| self.labels(scores)).collect())
+    }
+
+    /// The likeliest label of each token of each text, special tokens left out.
+    ///
+    /// # Errors
+    ///
+    /// When the model labels something else, or a text cannot be read.
+    pub fn label_tokens(&self, texts: &[String]) -> Result<Vec<Vec<TokenLabel>>, Error> {
+        self.expect(TaskKind::Tokens)?;
+        let n_labels = self.task.labels.len();
+        let texts: Vec<TextInput> = texts.iter().map(TextInput::from).collect();
+        self.scores_of_texts(&texts, |encoding, scores| {
+            let mut found = Vec::new();
+            for (index, scores) in scores.chunks(n_labels).take(encoding.get_ids().len()).enumerate() {
+                if encoding.get_special_tokens_mask()[index] == 1 {
+                    continue;
+                }
+                let probabilities = softmax(scores);
+                let label = largest_first(&probabilities)[0];
+                let (start, end) = encoding.get_offsets()[index];
+                found.push(TokenLabel {
+                    token: encoding.get_tokens()[index].clone(),
+                    index,
+                    start,
+                    end,
+                    label: self.task.labels[label].clone(),
+                    score: probabilities[label],
+                });
+            }
+            Ok(found)
+        })
+    }
+
+    pub(super) fn expect(&self, kind: TaskKind) -> Result<(), Error> {
+        if self.task.kind == kind {
+            return Ok(());
+        }
+        let says = |kind| match kind {
+            TaskKind::Whole => "labels whole texts or images",
+            TaskKind::Tokens => "labels tokens",
+            TaskKind::Answer => "answers questions",
+        };
+        Err(Error::Input(format!(
+            "the model {}; what was asked for needs one that {}",
+            says(self.task.kind),
+            says(kind)
+        )))
+    }
+
+    /// What `read` makes of the tokens and scores of each text; `[seq, n_labels]` row by row where tokens have scores,
+    /// with those of padding at the end.
+    pub(super) fn scores_of_texts<T>(
+        &self,
+        texts: &[TextInput],
+        read: impl Fn(&tokenizers::Encoding, Vec<f64>) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
+        let tokenizer =
+            self.tokenizer.as_ref().ok_or_else(|| Error::Input("the model reads images, not text".into()))?;
+        let mut found = Vec::with_capacity(texts.len());
+        for texts in texts.chunks(BATCH) {
+            let encodings = texts.iter().map(|text| encode(tokenizer, text)).collect::<Result<Vec<_>, _>>()?;
+            let scores = self.forward(&batch(&encodings, self.model.config())?)?;
+            for (encoding, scores) in encodings.iter().zip(scores) {
+                found.push(read(encoding, scores)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The scores of each row.
+    fn forward(&self, input: &ModelInput) -> Result<Vec<Vec<f64>>, Error> {
+        let options = ForwardOptions { logits: Logits::None, ..ForwardOptions::default() };
+        let scores = self.model.forward(input, None, options)?.scores;
+        let scores = scores.ok_or_else(|| Error::Input("there is nothing to label".into()))?;
+        let [_, seq, n_labels] = scores.dims();
+        let values: Vec<f64> = scores.into_data().iter::<f64>().collect();
+        Ok(values.chunks((seq * n_labels).max(1)).map(<[f64]>::to_vec).collect())
+    }
+
+    fn labels(&self, scores: &[f64]) -> Vec<LabelScore> {
+        let scores = match self.task.scoring {
+            Scoring::OneOf => softmax(scores),
+            Scoring::EachAlone => scores.iter().map(|score| 1.0 / (1.0 + (-score).exp())).collect(),
+            Scoring::Quantity => scores.to_vec(),
+        };
+        let labelled = |index: usize| LabelScore { label: self.task.labels[index].clone(), score: scores[index] };
+        largest_first(&scores).into_iter().map(labelled).collect()
+    }
+}
