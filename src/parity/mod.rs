@@ -6,6 +6,7 @@
 mod attention_cases;
 mod block_cases;
 mod case;
+mod classifier_cases;
 mod empty_cases;
 mod function_cases;
 mod model_cases;
@@ -223,6 +224,7 @@ fn all_cases() -> Result<Vec<Case>, Error> {
     cases.extend(module_cases::all());
     cases.extend(block_cases::all());
     cases.extend(model_cases::all()?);
+    cases.extend(classifier_cases::all()?);
     cases.extend(empty_cases::all());
     Ok(cases)
 }

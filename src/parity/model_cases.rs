@@ -16,7 +16,6 @@ use crate::mixture_of_experts::{MixtureOfExpertsConfig, SharedExpertConfig};
 use crate::model::{ForwardOptions, LayerPattern, ModelConfig, ModelInput, ModelKind, ModelOutput, Transformer};
 use crate::norm::{NormConfig, NormKind};
 use crate::positions::{LearnedPositions, Positions};
-use crate::task_head::{TaskHeadConfig, TaskInput};
 use crate::transformer_block::{BlockLayout, NormPlacement};
 
 /// Presets that between them have every option that published models have.
@@ -45,7 +44,7 @@ const PRESETS: [&str; 19] = [
 /// Tokens per sequence, more than a window shows.
 const SEQ: usize = 13;
 /// Tokens of each sequence of a padded batch.
-const LENGTHS: [usize; 3] = [SEQ, 9, 4];
+pub(super) const LENGTHS: [usize; 3] = [SEQ, 9, 4];
 /// A model of more parameters is shrunk.
 const LARGEST: u64 = 2_000_000;
 
@@ -84,47 +83,7 @@ pub(super) fn all() -> Result<Vec<Case>, Error> {
             Case::new(Kind::Model, format!("{name}, {side} padding"), move |probe| padded(&run, true, false, probe));
         cases.push(case.forward_only().without("padding", move |probe| padded(&twin, false, false, probe)));
     }
-    for (name, config) in classifiers()? {
-        cases.extend(of_classifier(&format!("model/{name}"), config));
-    }
     Ok(cases)
-}
-
-/// Models with a head for labels, one for each thing that such a head reads.
-fn classifiers() -> Result<Vec<(&'static str, ModelConfig)>, Error> {
-    let bert = shrunk(&ModelConfig::preset("bert-base")?);
-    let unpooled = bert.clone().with_pooler(false);
-    let mut decoder = shrunk(&ModelConfig::preset("llama-3.2-1b")?);
-    decoder.head = None;
-    let vit = shrunk(&ModelConfig::preset("vit-base")?).with_pooler(false);
-    let head = |input| TaskHeadConfig::new(input, 5);
-    Ok(vec![
-        ("labels from the pooler", bert.with_task(head(TaskInput::Pooled))),
-        (
-            "labels from the first token",
-            unpooled.clone().with_task(head(TaskInput::FirstToken).with_transform(Activation::Tanh)),
-        ),
-        ("labels of every token", unpooled.with_task(head(TaskInput::EveryToken).with_transform(Activation::Relu))),
-        ("labels from the last token", decoder.with_task(head(TaskInput::LastToken).with_bias(false))),
-        ("labels of images", vit.with_task(head(TaskInput::FirstToken))),
-    ])
-}
-
-/// Scores in one pass, and those of sequences in a padded batch.
-fn of_classifier(name: &str, config: ModelConfig) -> Vec<Case> {
-    let run = config.clone();
-    let mut whole = Case::new(Kind::Model, name, move |probe| scores(&run, probe));
-    for (option, twin) in ablations(&config).into_iter().filter(|(option, _)| option.starts_with("task")) {
-        whole = whole.without(option, move |probe| scores(&twin, probe));
-    }
-    let mut cases = vec![whole];
-    if config.patches.is_none() {
-        let twin = config.clone();
-        let padded =
-            Case::new(Kind::Model, format!("{name}, padded"), move |probe| padded_scores(&config, true, probe));
-        cases.push(padded.forward_only().without("padding", move |probe| padded_scores(&twin, false, probe)));
-    }
-    cases
 }
 
 /// The cases of one model, as it is if it is small.
@@ -204,7 +163,7 @@ fn dense_layers_and_mixtures() -> ModelConfig {
     config
 }
 
-fn build(config: &ModelConfig, probe: &mut Probe) -> Transformer {
+pub(super) fn build(config: &ModelConfig, probe: &mut Probe) -> Transformer {
     let mut config = config.clone();
     config.attention.kernel = probe.kernel(config.attention.kernel);
     if let Some(encoder) = &mut config.encoder {
@@ -214,12 +173,12 @@ fn build(config: &ModelConfig, probe: &mut Probe) -> Transformer {
 }
 
 /// A sequence that the model can take.
-fn seq(config: &ModelConfig) -> usize {
+pub(super) fn seq(config: &ModelConfig) -> usize {
     config.position_limit().map_or(SEQ, |limit| limit.min(SEQ))
 }
 
 /// The input of two sequences: token ids and types, images, or hidden states.
-struct Sequences {
+pub(super) struct Sequences {
     ids: Vec<Vec<i64>>,
     types: Option<Vec<Vec<i64>>>,
     images: Option<Tensor<4>>,
@@ -229,7 +188,7 @@ struct Sequences {
 }
 
 impl Sequences {
-    fn draw(config: &ModelConfig, seq: usize, probe: &mut Probe) -> Self {
+    pub fn draw(config: &ModelConfig, seq: usize, probe: &mut Probe) -> Self {
         let padding_id = padding_id(config);
         let rows = |name: &str, bound: usize| -> Vec<Vec<i64>> {
             draw_below(name, 2 * seq, bound.max(1) as u64).chunks(seq).map(<[i64]>::to_vec).collect()
@@ -250,7 +209,7 @@ impl Sequences {
     }
 
     /// The tokens `start..end` of each sequence; the source goes with the first of them. Images are whole.
-    fn part(&self, start: usize, end: usize) -> ModelInput {
+    pub fn part(&self, start: usize, end: usize) -> ModelInput {
         let cut = |rows: &Vec<Vec<i64>>| rows.iter().map(|row| row[start..end].to_vec()).collect::<Vec<_>>();
         if let Some(images) = &self.images {
             return ModelInput::pixels(images.clone());
@@ -310,42 +269,6 @@ fn in_parts(config: &ModelConfig, probe: &mut Probe) -> Result<(), Error> {
     probe.output("hidden", cat(&outputs, |output| Some(output.hidden.clone())).expect("there are hidden states"));
     if let Some(logits) = cat(&outputs, |output| output.logits.clone()) {
         probe.output("logits", logits);
-    }
-    Ok(())
-}
-
-fn scores(config: &ModelConfig, probe: &mut Probe) -> Result<(), Error> {
-    let model = build(config, probe);
-    let seq = seq(config);
-    let input = Sequences::draw(config, seq, probe).part(0, seq);
-    let output = model.forward(&input, None, ForwardOptions::default())?;
-    // Only the first place, which heads of one token have too.
-    probe.output("scores", output.scores.expect("the model has a task head").slice_dim(1, 0..1));
-    Ok(())
-}
-
-/// Scores of sequences of unequal lengths in one batch, padded on the right; the oracle takes each sequence alone.
-/// Without `is_marked` (the mistake that twins make) padding is taken for tokens.
-fn padded_scores(config: &ModelConfig, is_marked: bool, probe: &mut Probe) -> Result<(), Error> {
-    let model = build(config, probe);
-    let sentences: Vec<Vec<i64>> = LENGTHS.iter().map(|len| sentence(config, *len)).collect();
-    let is_alone = probe.is_oracle() && is_marked;
-    let mut row = 0;
-    for batch in sentences.chunks(if is_alone { 1 } else { LENGTHS.len() }) {
-        let longest = batch[0].len();
-        let pad = |ids: &Vec<i64>| ids.iter().copied().chain(std::iter::repeat(0)).take(longest).collect();
-        let mut input = ModelInput::tokens(&batch.iter().map(pad).collect::<Vec<Vec<i64>>>());
-        if is_marked {
-            let marks = |ids: &Vec<i64>| (0..longest).map(|at| at >= ids.len()).collect();
-            input = input.with_padding(batch.iter().map(marks).collect());
-        }
-        let output = model.forward(&input, None, ForwardOptions::default())?;
-        let scores = output.scores.expect("the model has a task head");
-        for (at, ids) in batch.iter().enumerate() {
-            let tokens = scores.dims()[1].min(ids.len());
-            probe.output(&format!("row {row}"), scores.clone().slice_dim(0, at..at + 1).slice_dim(1, 0..tokens));
-            row += 1;
-        }
     }
     Ok(())
 }
@@ -412,7 +335,7 @@ fn padded(config: &ModelConfig, is_marked: bool, is_cached: bool, probe: &mut Pr
 }
 
 /// `len` token ids, none of them the padding.
-fn sentence(config: &ModelConfig, len: usize) -> Vec<i64> {
+pub(super) fn sentence(config: &ModelConfig, len: usize) -> Vec<i64> {
     let ids = draw_below(&format!("sentence of {len}"), len, config.vocab_size() as u64);
     ids.into_iter().map(|id| if Some(id) == padding_id(config) { 0 } else { id }).collect()
 }

@@ -39,10 +39,7 @@ const LAYOUTS: &[Layout] = &[
         ..layout(TaskKind::Whole, TaskInput::FirstToken)
     },
     // BERT.
-    Layout {
-        suits: |config| config.pooler && config.patches.is_none(),
-        ..layout(TaskKind::Whole, TaskInput::Pooled)
-    },
+    Layout { suits: |config| config.pooler && config.patches.is_none(), ..layout(TaskKind::Whole, TaskInput::Pooled) },
     // ViT.
     Layout { suits: |config| config.patches.is_some(), ..layout(TaskKind::Whole, TaskInput::FirstToken) },
     // Decoders.
