@@ -2,6 +2,7 @@
 
 mod cache;
 mod config;
+mod config_check;
 mod config_file;
 mod encoder;
 mod input;
