@@ -46,10 +46,7 @@ fn every_family_has_a_fixture_with_reference_outputs() {
         compared.insert(config["model_type"].as_str().expect("it names its family").to_owned());
     }
     let lacking: Vec<&str> = supported_model_types().filter(|family| !compared.contains(*family)).collect();
-    assert!(
-        lacking.is_empty(),
-        "no tiny checkpoint in tests/fixtures for {lacking:?}; see CONTRIBUTING.md"
-    );
+    assert!(lacking.is_empty(), "no tiny checkpoint in tests/fixtures for {lacking:?}; see CONTRIBUTING.md");
 }
 
 /// `defaults.json` holds what transformers fills in; `defaults.py` writes it.
