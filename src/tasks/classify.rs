@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, FloatDType};
 use serde::Serialize;
-use tokenizers::Tokenizer;
+use tokenizers::{Encoding, Tokenizer};
 
 use super::text_batch::{BATCH, TextInput, batch, encode};
 use super::{largest_first, softmax};
@@ -77,8 +77,8 @@ impl Classifier {
     /// When the model labels something else, or a text cannot be read.
     pub fn classify(&self, texts: &[TextInput]) -> Result<Vec<Vec<LabelScore>>, Error> {
         self.expect(TaskKind::Whole)?;
-        let scores = self.scores_of_texts(texts, |_, scores| Ok(self.labels(&scores)))?;
-        Ok(scores)
+        let scores = self.scores(&self.encodings(texts)?)?;
+        Ok(scores.iter().map(|scores| self.labels(scores)).collect())
     }
 
     /// The labels of each image, the likeliest first; of equal ones in the order of the model.
@@ -99,28 +99,29 @@ impl Classifier {
     /// When the model labels something else, or a text cannot be read.
     pub fn label_tokens(&self, texts: &[String]) -> Result<Vec<Vec<TokenLabel>>, Error> {
         self.expect(TaskKind::Tokens)?;
-        let n_labels = self.task.labels.len();
         let texts: Vec<TextInput> = texts.iter().map(TextInput::from).collect();
-        self.scores_of_texts(&texts, |encoding, scores| {
-            let mut found = Vec::new();
-            for (index, scores) in scores.chunks(n_labels).take(encoding.get_ids().len()).enumerate() {
-                if encoding.get_special_tokens_mask()[index] == 1 {
-                    continue;
-                }
-                let probabilities = softmax(scores);
-                let label = largest_first(&probabilities)[0];
-                let (start, end) = encoding.get_offsets()[index];
-                found.push(TokenLabel {
-                    token: encoding.get_tokens()[index].clone(),
-                    index,
-                    start,
-                    end,
-                    label: self.task.labels[label].clone(),
-                    score: probabilities[label],
-                });
+        let encodings = self.encodings(&texts)?;
+        let scores = self.scores(&encodings)?;
+        Ok(encodings.iter().zip(&scores).map(|(encoding, scores)| self.labels_of_tokens(encoding, scores)).collect())
+    }
+
+    fn labels_of_tokens(&self, encoding: &Encoding, scores: &[f64]) -> Vec<TokenLabel> {
+        let rows = scores.chunks(self.task.labels.len()).zip(encoding.get_special_tokens_mask()).enumerate();
+        let words = rows.filter(|(_, (_, is_special))| **is_special == 0);
+        let label_of = |(index, (scores, _)): (usize, (&[f64], &u32))| {
+            let probabilities = softmax(scores);
+            let label = largest_first(&probabilities)[0];
+            let (start, end) = encoding.get_offsets()[index];
+            TokenLabel {
+                token: encoding.get_tokens()[index].clone(),
+                index,
+                start,
+                end,
+                label: self.task.labels[label].clone(),
+                score: probabilities[label],
             }
-            Ok(found)
-        })
+        };
+        words.map(label_of).collect()
     }
 
     pub(super) fn expect(&self, kind: TaskKind) -> Result<(), Error> {
@@ -139,22 +140,21 @@ impl Classifier {
         )))
     }
 
-    /// What `read` makes of the tokens and scores of each text; `[seq, n_labels]` row by row where tokens have scores,
-    /// with those of padding at the end.
-    pub(super) fn scores_of_texts<T>(
-        &self,
-        texts: &[TextInput],
-        read: impl Fn(&tokenizers::Encoding, Vec<f64>) -> Result<T, Error>,
-    ) -> Result<Vec<T>, Error> {
-        let tokenizer =
-            self.tokenizer.as_ref().ok_or_else(|| Error::Input("the model reads images, not text".into()))?;
-        let mut found = Vec::with_capacity(texts.len());
-        for texts in texts.chunks(BATCH) {
-            let encodings = texts.iter().map(|text| encode(tokenizer, text)).collect::<Result<Vec<_>, _>>()?;
-            let scores = self.forward(&batch(&encodings, self.model.config())?)?;
-            for (encoding, scores) in encodings.iter().zip(scores) {
-                found.push(read(encoding, scores)?);
-            }
+    /// The tokenizer of a model of text.
+    pub(super) fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+        self.tokenizer.as_ref().ok_or_else(|| Error::Input("the model reads images, not text".into()))
+    }
+
+    fn encodings(&self, texts: &[TextInput]) -> Result<Vec<Encoding>, Error> {
+        let tokenizer = self.tokenizer()?;
+        texts.iter().map(|text| encode(tokenizer, text)).collect()
+    }
+
+    /// The scores of each text; `[seq, n_labels]` row by row where tokens have scores, those of padding at the end.
+    pub(super) fn scores(&self, encodings: &[Encoding]) -> Result<Vec<Vec<f64>>, Error> {
+        let mut found = Vec::with_capacity(encodings.len());
+        for encodings in encodings.chunks(BATCH) {
+            found.extend(self.forward(&batch(encodings, self.model.config())?)?);
         }
         Ok(found)
     }

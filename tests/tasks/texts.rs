@@ -112,8 +112,12 @@ fn answers_are_cut_out_of_the_context() {
             assert!((found.score - number(&want["score"])).abs() < TOLERANCE, "{backend}: {found:?}, not {want}");
         }
     }
-    let message = classifier("bert_answers", &flex()).answer("Where?", "", 15).expect_err("nothing to cut").to_string();
-    assert!(message.contains("the context has no word"), "{message}");
+    let said = |question: &str, context: &str| {
+        classifier("bert_answers", &flex()).answer(question, context, 15).expect_err("no answer").to_string()
+    };
+    assert!(said("Where?", "").contains("the context has no word"));
+    let message = said(&"where ".repeat(50), "Paris");
+    assert!(message.contains("the question has 53 tokens, and the model reads at most 48"), "{message}");
 }
 
 #[test]
