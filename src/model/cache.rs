@@ -38,6 +38,13 @@ impl EncodedMemory {
         Self { layers, mask }
     }
 
+    fn keep_rows(&mut self, rows: &[usize]) {
+        for layer in &mut self.layers {
+            layer.keep_rows(rows);
+        }
+        self.mask.keep_rows(rows);
+    }
+
     pub fn of_layer(&self, index: usize) -> Memory<'_> {
         Memory { projected: &self.layers[index], mask: &self.mask }
     }
@@ -85,6 +92,23 @@ impl Cache {
 
     pub(super) fn remember(&mut self, memory: EncodedMemory) {
         self.memory = Some(memory);
+    }
+
+    /// Keeps the rows of these numbers, which are sorted, and forgets the others; the next batch has the rows that are left.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such row.
+    pub fn keep_rows(&mut self, rows: &[usize]) {
+        for layer in &mut self.layers {
+            layer.keep_rows(rows);
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.keep_rows(rows);
+        }
+        self.hidden = rows.iter().map(|row| std::mem::take(&mut self.hidden[*row])).collect();
+        self.positions = rows.iter().map(|row| std::mem::take(&mut self.positions[*row])).collect();
+        self.next = rows.iter().map(|row| self.next[*row]).collect();
     }
 
     pub(super) fn layer(&mut self, index: usize) -> Option<&mut KvCache> {
