@@ -40,6 +40,7 @@ pub mod bench;
 pub mod embedding;
 pub mod error;
 pub mod feed_forward;
+pub mod generation;
 pub mod head;
 mod kernel;
 pub mod mixture_of_experts;

@@ -44,6 +44,7 @@ mod rules;
 mod safetensors_file;
 mod tensor_file;
 mod tensor_writer;
+mod text_files;
 mod weights;
 
 use std::path::{Path, PathBuf};
@@ -63,6 +64,8 @@ pub use self::tensor_writer::WriteProgress;
 use self::weights::Weights;
 use crate::error::{ConfigError, Error, Fault};
 use crate::model::{ModelConfig, Transformer};
+#[cfg(feature = "tokenizer")]
+use crate::tokenizer::TokenizerParts;
 
 /// The configuration in a folder.
 const CONFIG: &str = "config.json";
@@ -146,6 +149,25 @@ impl Checkpoint {
     /// The model that the folder holds, heads and biases included that only its tensors tell of.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// The tokenizer with its special tokens, chat template and stop ids; `None` where the checkpoint has none.
+    ///
+    /// # Errors
+    ///
+    /// When a file is broken.
+    #[cfg(feature = "tokenizer")]
+    pub fn tokenizer(&self) -> Result<Option<TokenizerParts>, Error> {
+        text_files::tokenizer(&self.path)
+    }
+
+    /// The token ids that end a text, as far as the checkpoint names them; those of its tokenizer may be more.
+    ///
+    /// # Errors
+    ///
+    /// When a file is broken.
+    pub fn stop_ids(&self) -> Result<Vec<u32>, Error> {
+        text_files::stop_ids(&self.path)
     }
 
     /// Which tensor goes where. Reads no numbers.
