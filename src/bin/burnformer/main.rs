@@ -8,12 +8,14 @@ mod bench;
 mod config;
 mod convert;
 mod embed;
+mod generate;
 mod inspect;
 mod last_resort;
 mod logits;
 mod model_argument;
 mod output;
 mod parity;
+mod progress;
 mod random;
 mod run;
 mod verify;
@@ -39,6 +41,7 @@ Exit codes: 0 done; 1 a check did not hold; 2 wrong usage or bad input, said in 
 Examples:
   burnformer backends
   burnformer run gpt2 --backend wgpu
+  burnformer generate path/to/checkpoint --prompt \"The capital of France is\"
   burnformer verify path/to/checkpoint --golden golden.safetensors
   burnformer parity"
 )]
@@ -55,6 +58,7 @@ enum Command {
     Verify(verify::Arguments),
     Parity(parity::Arguments),
     Embed(embed::Arguments),
+    Generate(Box<generate::Arguments>),
     Bench(bench::Arguments),
     Config(config::Arguments),
     Inspect(inspect::Arguments),
@@ -83,6 +87,7 @@ impl Command {
             Self::Verify(arguments) => verify::run(arguments),
             Self::Parity(arguments) => parity::run(arguments),
             Self::Embed(arguments) => embed::run(arguments),
+            Self::Generate(arguments) => generate::run(*arguments),
             Self::Bench(arguments) => bench::run(arguments),
             Self::Config(arguments) => config::run(arguments),
             Self::Inspect(arguments) => inspect::run(arguments),
