@@ -1,6 +1,7 @@
 //! Keys and values of earlier tokens, so that each new token is projected once.
 
-use burn::tensor::{Basic, Int, Tensor};
+use burn::tensor::kind::Basic;
+use burn::tensor::{Int, Tensor};
 
 /// Tokens by which a cache grows at least.
 const BLOCK: usize = 256;
