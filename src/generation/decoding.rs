@@ -1,5 +1,6 @@
 //! The loop: prompts in, one token after another out.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,8 @@ pub struct GenerationOptions {
     pub stop_ids: Vec<u32>,
     /// Strings that end a text, which goes up to the first of them. Only where text is generated. Default: none.
     pub stop_strings: Vec<String>,
+    /// The token that a decoder begins with which has an encoder to read the prompt. Default: none.
+    pub start_id: Option<u32>,
     /// Feeds prompts in pieces of this many tokens, which takes less memory at a time and gives the same. Default: whole.
     pub prefill_chunk: Option<usize>,
 }
@@ -36,6 +39,7 @@ impl Default for GenerationOptions {
             seed: 0,
             stop_ids: Vec::new(),
             stop_strings: Vec::new(),
+            start_id: None,
             prefill_chunk: None,
         }
     }
@@ -52,6 +56,7 @@ impl GenerationOptions {
         with_seed => seed: u64,
         with_stop_ids => stop_ids: Vec<u32>,
         with_stop_strings => stop_strings: Vec<String>,
+        with_start_id => start_id: u32,
         with_prefill_chunk => prefill_chunk: usize,
     }
 
@@ -133,6 +138,8 @@ pub struct Timing {
 /// [`StopReason::Context`]. All other positions go on without end: generation does too, though a model becomes worse
 /// beyond the length that it was trained for.
 ///
+/// In a model that has an encoder too, the encoder reads the prompts, and the decoder begins with `start_id`.
+///
 /// ```no_run
 /// # use burnformer::generation::{Decoding, GenerationOptions};
 /// # fn example(model: &burnformer::model::Transformer) -> Result<(), burnformer::Error> {
@@ -158,16 +165,19 @@ pub struct Decoding<'a> {
 
 #[derive(Debug)]
 struct Row {
-    /// The prompt and what has been generated.
+    /// The prompt and what has been generated; in a model with an encoder, the start token in place of the prompt.
     tokens: Vec<u32>,
-    prompt_len: usize,
+    /// How many of these were there at the beginning.
+    given: usize,
+    /// What the encoder reads.
+    source: Option<Vec<u32>>,
     sampler: Sampler,
     stop: Option<StopReason>,
 }
 
 impl Row {
     fn new_tokens(&self) -> &[u32] {
-        &self.tokens[self.prompt_len..]
+        &self.tokens[self.given..]
     }
 }
 
@@ -176,16 +186,22 @@ impl<'a> Decoding<'a> {
     ///
     /// # Errors
     ///
-    /// When options are out of range, stop strings are given (tokens have no text), or as [`check_prompts`] says.
+    /// When options are out of range, stop strings are given (tokens have no text), a model with an encoder is not told
+    /// what its decoder begins with, or as [`check_prompts`] says.
     pub fn new(model: &'a Transformer, prompts: &[Vec<u32>], options: &GenerationOptions) -> Result<Self, Error> {
         options.validate()?;
         if !options.stop_strings.is_empty() {
             return Err(Error::Input("stop strings need a tokenizer, and only token ids are generated here".into()));
         }
         check_prompts(model.config(), prompts)?;
+        let start = start_id(model.config(), options)?;
         let row = |(prompt, stream): (&Vec<u32>, u64)| {
             let sampler = Sampler::new(options.sampling, options.seed, stream)?;
-            Ok(Row { tokens: prompt.clone(), prompt_len: prompt.len(), sampler, stop: None })
+            let (tokens, source) = match start {
+                Some(start) => (vec![start], Some(prompt.clone())),
+                None => (prompt.clone(), None),
+            };
+            Ok(Row { given: tokens.len(), tokens, source, sampler, stop: None })
         };
         let rows = prompts.iter().zip(0..).map(row).collect::<Result<Vec<_>, Error>>()?;
         let (cache, timing) = (model.new_cache(), Timing::default());
@@ -273,24 +289,19 @@ impl<'a> Decoding<'a> {
         }
     }
 
-    /// Feeds the prompts of `live`, shorter ones padded on the left, so that all end together.
+    /// Feeds the prompts of `live`.
     fn prefill(&mut self, live: Vec<usize>) -> Result<Vec<f64>, Error> {
         self.fed = live;
-        let prompts: Vec<&[u32]> = self.fed.iter().map(|row| self.rows[*row].tokens.as_slice()).collect();
-        let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
-        let mut fed = 0;
-        let mut logits = Vec::new();
+        let rows: Vec<&Row> = self.fed.iter().map(|row| &self.rows[*row]).collect();
+        let sources: Vec<&[u32]> = rows.iter().filter_map(|row| row.source.as_deref()).collect();
+        let tokens: Vec<&[u32]> = rows.iter().map(|row| row.tokens.as_slice()).collect();
+        let longest = longest(&tokens);
+        let (mut fed, mut logits) = (0, Vec::new());
         while fed < longest {
             let end = self.options.prefill_chunk.map_or(longest, |chunk| fed.saturating_add(chunk).min(longest));
-            // Columns `fed..end` of the padded batch.
-            let padded = |prompt: &&[u32]| (fed..end).map(|at| at < longest - prompt.len()).collect::<Vec<bool>>();
-            let token = |prompt: &[u32], at: usize| (at + prompt.len()).checked_sub(longest).map_or(0, |at| prompt[at]);
-            let ids: Vec<Vec<u32>> =
-                prompts.iter().map(|prompt| (fed..end).map(|at| token(prompt, at)).collect()).collect();
-            let padding: Vec<Vec<bool>> = prompts.iter().map(padded).collect();
-            let mut input = ModelInput::tokens(&ids);
-            if padding.iter().flatten().any(|is_padding| *is_padding) {
-                input = input.with_padding(padding);
+            let mut input = padded(&tokens, fed..end);
+            if fed == 0 && !sources.is_empty() {
+                input = input.with_source(padded(&sources, 0..self::longest(&sources)));
             }
             let which = if end == longest { Logits::Last } else { Logits::None };
             logits = forward(self.model, &input, &mut self.cache, which)?;
@@ -310,6 +321,35 @@ impl<'a> Decoding<'a> {
         let ids: Vec<Vec<u32>> = self.fed.iter().map(newest).collect();
         forward(self.model, &ModelInput::tokens(&ids), &mut self.cache, Logits::Last)
     }
+}
+
+/// The token that the decoder begins with, in a model that has an encoder too.
+fn start_id(config: &ModelConfig, options: &GenerationOptions) -> Result<Option<u32>, Error> {
+    let vocab_size = config.vocab_size();
+    match (&config.encoder, options.start_id) {
+        (None, _) => Ok(None),
+        (Some(_), Some(id)) if (id as usize) < vocab_size => Ok(Some(id)),
+        (Some(_), Some(id)) => {
+            Err(Error::Input(format!("the decoder cannot begin with token id {id}: the vocabulary has {vocab_size}")))
+        }
+        (Some(_), None) => Err(Error::Input("the model has an encoder, and no token is named to begin with".into())),
+    }
+}
+
+fn longest(rows: &[&[u32]]) -> usize {
+    rows.iter().map(|row| row.len()).max().unwrap_or(0)
+}
+
+/// Some columns of a batch whose shorter rows are padded on the left, so that all end together.
+fn padded(rows: &[&[u32]], columns: Range<usize>) -> ModelInput {
+    let longest = longest(rows);
+    let at = |row: &[u32], column: usize| (column + row.len()).checked_sub(longest).map(|at| row[at]);
+    let rows: Vec<Vec<Option<u32>>> =
+        rows.iter().map(|row| columns.clone().map(|column| at(row, column)).collect()).collect();
+    let ids: Vec<Vec<u32>> = rows.iter().map(|row| row.iter().map(|id| id.unwrap_or(0)).collect()).collect();
+    let padding: Vec<Vec<bool>> = rows.iter().map(|row| row.iter().map(Option::is_none).collect()).collect();
+    let input = ModelInput::tokens(&ids);
+    if padding.iter().flatten().any(|is_padding| *is_padding) { input.with_padding(padding) } else { input }
 }
 
 /// The logits on the host, row by row; empty where none are asked for.

@@ -128,7 +128,12 @@ impl<'a> TextGenerator<'a> {
         // Strings are looked for here; the loop knows tokens only.
         let token_options = GenerationOptions { stop_strings: Vec::new(), ..options.clone() };
         let mut decoding = Decoding::new(self.model, &ids, &token_options)?;
-        let row = |prompt| RowText::new(self.tokenizer, prompt, &options.stop_strings);
+        // What a decoder with an encoder writes is a text of its own.
+        let is_answer = |prompt: &EncodedPrompt| prompt.is_answered || self.model.config().encoder.is_some();
+        let row = |prompt: &EncodedPrompt| {
+            let before = if is_answer(prompt) { &[][..] } else { &prompt.ids };
+            RowText::new(self.tokenizer, before, &options.stop_strings)
+        };
         let mut rows = prompts.iter().map(row).collect::<Result<Vec<_>, Error>>()?;
         while !decoding.is_done() {
             for NewToken { row, token, stop } in decoding.step()? {
@@ -209,11 +214,8 @@ struct RowText<'a> {
 }
 
 impl<'a> RowText<'a> {
-    fn new(tokenizer: &'a TokenizerParts, prompt: &EncodedPrompt, stop_strings: &[String]) -> Result<Self, Error> {
-        let stream = match prompt.is_answered {
-            true => TextStream::new(&tokenizer.tokenizer),
-            false => TextStream::after(&tokenizer.tokenizer, &prompt.ids)?,
-        };
+    fn new(tokenizer: &'a TokenizerParts, before: &[u32], stop_strings: &[String]) -> Result<Self, Error> {
+        let stream = TextStream::after(&tokenizer.tokenizer, before)?;
         Ok(Self { stream, stop: StopStrings::new(stop_strings.to_vec()), given: String::new() })
     }
 

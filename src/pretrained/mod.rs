@@ -170,6 +170,15 @@ impl Checkpoint {
         text_files::stop_ids(&self.path)
     }
 
+    /// The token id that the decoder of a model with an encoder begins with, where the checkpoint names it.
+    ///
+    /// # Errors
+    ///
+    /// When a file is broken.
+    pub fn start_id(&self) -> Result<Option<u32>, Error> {
+        text_files::start_id(&self.path)
+    }
+
     /// Which tensor goes where. Reads no numbers.
     ///
     /// # Errors

@@ -18,6 +18,12 @@ pub(super) fn stop_ids(folder: &Path) -> Result<Vec<u32>, Error> {
     Ok(ids.unwrap_or_default())
 }
 
+/// The id that the decoder of a model with an encoder begins with, from the same files.
+pub(super) fn start_id(folder: &Path) -> Result<Option<u32>, Error> {
+    let ids = token_ids(folder, "decoder_start_token_id")?;
+    Ok(ids.and_then(|ids| ids.first().copied()))
+}
+
 /// Tokenizer and what belongs to it; `None` where the folder has no `tokenizer.json`.
 #[cfg(feature = "tokenizer")]
 pub(super) fn tokenizer(folder: &Path) -> Result<Option<TokenizerParts>, Error> {

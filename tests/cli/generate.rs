@@ -83,6 +83,16 @@ fn ids_go_in_and_come_out() {
     assert_eq!((quiet.code, quiet.stderr.as_str()), (0, ""));
 }
 
+/// The start token is read from the folder's files.
+#[test]
+fn an_encoder_reads_the_prompt() {
+    let t5 = checkpoint("t5");
+    let arguments = ["generate", text(&t5), "--max-new-tokens", "8", "--repetition-penalty", "3", "--tokens"];
+    let found = json(&[&arguments[..], &["13,5,34,7"]].concat());
+    assert_eq!(found["tokens"], serde_json::json!([23, 9, 10, 15, 20, 3, 18, 7]));
+    assert_eq!(found["prompt_tokens"], 4);
+}
+
 #[test]
 fn sampling_follows_its_flags() {
     let llama = checkpoint("llama");

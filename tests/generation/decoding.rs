@@ -259,6 +259,49 @@ fn a_penalty_keeps_tokens_from_coming_again() {
     assert_eq!(all.len(), count, "{found:?}");
 }
 
+/// Penalised greedy tokens of transformers' `generate`.
+#[test]
+fn a_penalty_is_that_of_transformers() {
+    let prompt = ids(&golden("llama").rows("input_ids")[..1]);
+    let penalised =
+        |penalty| GenerationOptions::new(12).with_sampling(Sampling::greedy().with_repetition_penalty(penalty));
+    for (backend, device) in devices() {
+        let model = load("llama", &device);
+        for (penalty, want) in
+            [(1.3, [21, 4, 20, 15, 4, 21, 4, 4, 21, 18, 4, 21]), (3.0, [21, 4, 0, 3, 25, 14, 26, 29, 13, 4, 20, 18])]
+        {
+            assert_eq!(tokens(&model, &prompt, &penalised(penalty)), [want], "{backend}, {penalty}");
+        }
+    }
+}
+
+/// The encoder reads the prompts, which are of different lengths; the tokens are those of transformers' `generate`, with a
+/// penalty, as the tiny model repeats itself otherwise.
+#[test]
+fn a_decoder_with_an_encoder_begins_with_its_start_token() {
+    let checkpoint = Checkpoint::open(checkpoint_folder("t5")).expect("it opens");
+    assert_eq!(checkpoint.start_id().expect("the file is fine"), Some(0));
+    let prompts = [vec![12, 6, 17, 21, 15, 24, 5, 3, 29, 10, 13], vec![13, 5, 34, 7]];
+    let want = [[23, 9, 18, 10, 31, 13, 19, 1], [23, 9, 10, 15, 20, 3, 18, 7]];
+    let options = GenerationOptions::new(8).with_sampling(Sampling::greedy().with_repetition_penalty(3.0));
+    let started = options.clone().with_start_id(0);
+    for (backend, device) in devices() {
+        let model = load("t5", &device);
+        assert_eq!(tokens(&model, &prompts, &started), want, "{backend}");
+        for (prompt, want) in prompts.iter().zip(want) {
+            assert_eq!(tokens(&model, std::slice::from_ref(prompt), &started), [want], "{backend}, alone");
+        }
+        // One row ends before the other and leaves.
+        let ended = tokens(&model, &prompts, &started.clone().with_stop_ids(vec![15]));
+        assert_eq!(ended, [want[0].to_vec(), want[1][..4].to_vec()], "{backend}");
+    }
+    let model = load("t5", &flex());
+    for (options, word) in [(options.clone(), "no token is named"), (options.with_start_id(35), "token id 35")] {
+        let refused = Decoding::new(&model, &prompts, &options).expect_err("it does not begin").to_string();
+        assert!(refused.contains(word), "{refused}");
+    }
+}
+
 /// Small decoders of every kind of position, with and without a window.
 fn model(positions: usize, window: Option<usize>) -> Transformer {
     let attention = MultiHeadAttentionConfig::new(16, 4).with_n_kv_heads(2);

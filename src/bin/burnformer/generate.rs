@@ -114,7 +114,8 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
         (None, Some(checkpoint)) => checkpoint.stop_ids()?,
         (None, None) => Vec::new(),
     };
-    let options = arguments.options(stop_ids);
+    let start_id = checkpoint.map_or(Ok(None), |checkpoint| checkpoint.start_id())?;
+    let options = GenerationOptions { start_id, ..arguments.options(stop_ids) };
     let prompts = arguments.prompts(tokenizer.as_ref())?;
     match &tokenizer {
         Some(tokenizer) => check_generation(argument.config(), tokenizer, &prompts, &options)?,
@@ -170,6 +171,7 @@ impl Arguments {
             seed: self.seed,
             stop_ids,
             stop_strings: self.stop.clone(),
+            start_id: None,
             prefill_chunk: self.prefill_chunk,
         }
     }
