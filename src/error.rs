@@ -38,6 +38,9 @@ pub enum Error {
     /// An input that the model cannot take: a token id out of range, a sequence too long, rows of unequal length.
     #[error("input: {0}")]
     Input(String),
+    /// Logits that no token can be drawn from.
+    #[error("logits: {0}")]
+    Logits(String),
 }
 
 impl Error {

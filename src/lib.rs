@@ -40,6 +40,7 @@ pub mod bench;
 pub mod embedding;
 pub mod error;
 pub mod feed_forward;
+pub mod generation;
 pub mod head;
 pub mod images;
 mod kernel;

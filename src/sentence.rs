@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::model::{ForwardOptions, Logits, ModelInput, Transformer};
 use crate::positions::{LearnedPositions, Positions};
 use crate::pretrained::{Checkpoint, LoadReport};
+use crate::tokenizer::read_tokenizer;
 
 /// Texts that are run at a time.
 const BATCH: usize = 32;
@@ -225,22 +226,6 @@ fn read_pooling(path: &Path) -> Result<Vec<Pooling>, Error> {
         return Err(Error::file(path, "turns no pooling on; expected one of cls, max and mean"));
     }
     Ok(modes)
-}
-
-/// Reads `tokenizer.json` of a checkpoint folder. Padding and truncation that it may ask for are turned off: texts of a
-/// batch are padded here, and cut where the model needs it.
-///
-/// # Errors
-///
-/// When the file is missing or broken.
-pub fn read_tokenizer(folder: impl AsRef<Path>) -> Result<Tokenizer, Error> {
-    let path = folder.as_ref().join("tokenizer.json");
-    let bytes = std::fs::read(&path).map_err(|error| Error::file(&path, error))?;
-    let mut tokenizer = Tokenizer::from_bytes(bytes)
-        .map_err(|error| Error::file(&path, format!("is not a tokenizer that can be read: {error}")))?;
-    tokenizer.with_padding(None);
-    tokenizer.with_truncation(None).map_err(|error| Error::file(&path, error))?;
-    Ok(tokenizer)
 }
 
 /// The cosine of the angle between two vectors; 0 where one is zero.

@@ -1,6 +1,7 @@
 //! Keys and values of earlier tokens, so that each new token is projected once.
 
-use burn::tensor::Tensor;
+use burn::tensor::kind::Basic;
+use burn::tensor::{Int, Tensor};
 
 /// Tokens by which a cache grows at least.
 const BLOCK: usize = 256;
@@ -92,6 +93,17 @@ impl KvCache {
         *self = Self { window: self.window, ..Self::default() };
     }
 
+    /// Keeps the rows of the batch that have these numbers, in their order.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such row.
+    pub fn keep_rows(&mut self, rows: &[usize]) {
+        if let Some(Buffers { keys, values }) = self.buffers.take() {
+            self.buffers = Some(Buffers { keys: select_rows(keys, rows), values: select_rows(values, rows) });
+        }
+    }
+
     /// Adds the keys and values of new tokens and returns those that the new queries may have to see: with a window the
     /// `window − 1` tokens before the first new one and all new ones, otherwise all.
     ///
@@ -157,4 +169,11 @@ impl KvCache {
         (self.start, self.end) = (0, live.len());
         buffers
     }
+}
+
+/// The rows of a batch that have these numbers, in their order.
+pub(super) fn select_rows<const D: usize, K: Basic>(tensor: Tensor<D, K>, rows: &[usize]) -> Tensor<D, K> {
+    let rows: Vec<i64> = rows.iter().map(|row| *row as i64).collect();
+    let rows = Tensor::<1, Int>::from_data(rows.as_slice(), &tensor.device());
+    tensor.select(0, rows)
 }

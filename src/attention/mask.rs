@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, Device, Int, Tensor, assert_shape};
 
+use super::kv_cache::select_rows;
+
 /// A description of hidden keys; all its parts combine (a key is hidden when any part hides it).
 ///
 /// One polarity everywhere, Burn's: `true` means **hidden**. (PyTorch's `scaled_dot_product_attention` reads a boolean
@@ -85,6 +87,15 @@ impl AttentionMask {
     pub fn with_explicit(mut self, hidden: Tensor<4, Bool>) -> Self {
         self.explicit = Some(hidden);
         self
+    }
+
+    /// Keeps the rows of the batch that have these numbers, in their order; parts that all rows share stay.
+    pub(crate) fn keep_rows(&mut self, rows: &[usize]) {
+        self.padding = self.padding.take().map(|padding| select_rows(padding, rows));
+        self.explicit = self.explicit.take().map(|explicit| match explicit.dims()[0] {
+            1 => explicit,
+            _ => select_rows(explicit, rows),
+        });
     }
 
     /// Whether keys after the query are hidden.

@@ -5,7 +5,7 @@ use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, assert_shape};
 use serde::{Deserialize, Serialize};
 
-use super::kv_cache::KvCache;
+use super::kv_cache::{KvCache, select_rows};
 use super::mask::AttentionMask;
 use super::rotary::RotaryAngles;
 use super::scaled_dot_product::{AttentionKernel, AttentionOutput, ScoreOptions, scaled_dot_product_attention};
@@ -306,6 +306,12 @@ pub struct ProjectedMemory {
 }
 
 impl ProjectedMemory {
+    /// Keeps the rows of the batch that have these numbers, in their order.
+    pub(crate) fn keep_rows(&mut self, rows: &[usize]) {
+        self.key = select_rows(self.key.clone(), rows);
+        self.value = select_rows(self.value.clone(), rows);
+    }
+
     /// Bytes of both tensors.
     pub fn bytes(&self) -> usize {
         [&self.key, &self.value].map(|tensor| tensor.shape().num_elements() * tensor.dtype().size()).iter().sum()

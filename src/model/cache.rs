@@ -16,14 +16,23 @@ use crate::transformer_block::Memory;
 pub struct Cache {
     /// One cache per layer; none in a cache that serves a single call.
     layers: Vec<KvCache>,
-    /// For each row and key so far, whether the key is padding. Empty before the first call.
-    hidden: Vec<Vec<bool>>,
-    /// For each row and key so far, its position.
-    positions: Vec<Vec<usize>>,
-    /// For each row, the position of its next token.
-    next: Vec<usize>,
+    /// What each row has been fed. Empty before the first call.
+    rows: Vec<Row>,
+    /// How many tokens per row came with the newest call.
+    new: usize,
     /// What the encoder has read, once it has.
     memory: Option<EncodedMemory>,
+}
+
+/// Some tokens of one sequence.
+#[derive(Clone, Debug, Default)]
+struct Row {
+    /// Whether each is padding.
+    hidden: Vec<bool>,
+    /// The position of each.
+    positions: Vec<usize>,
+    /// The position of the token after them.
+    next: usize,
 }
 
 /// What the blocks of a decoder read of its encoder: keys and values for each of them, made once.
@@ -36,6 +45,13 @@ pub(super) struct EncodedMemory {
 impl EncodedMemory {
     pub fn new(layers: Vec<ProjectedMemory>, mask: AttentionMask) -> Self {
         Self { layers, mask }
+    }
+
+    fn keep_rows(&mut self, rows: &[usize]) {
+        for layer in &mut self.layers {
+            layer.keep_rows(rows);
+        }
+        self.mask.keep_rows(rows);
     }
 
     pub fn of_layer(&self, index: usize) -> Memory<'_> {
@@ -51,12 +67,12 @@ impl Cache {
     }
 
     pub(super) fn without_keys() -> Self {
-        Self { layers: Vec::new(), hidden: Vec::new(), positions: Vec::new(), next: Vec::new(), memory: None }
+        Self { layers: Vec::new(), rows: Vec::new(), new: 0, memory: None }
     }
 
     /// How many tokens per row have been fed, padding included.
     pub fn len(&self) -> usize {
-        self.hidden.first().map_or(0, Vec::len)
+        self.rows.first().map_or(0, |row| row.hidden.len())
     }
 
     /// Whether nothing has been fed.
@@ -87,6 +103,21 @@ impl Cache {
         self.memory = Some(memory);
     }
 
+    /// Keeps the rows of these numbers, which are sorted, and forgets the others; the next batch has the rows that are left.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such row.
+    pub fn keep_rows(&mut self, rows: &[usize]) {
+        for layer in &mut self.layers {
+            layer.keep_rows(rows);
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.keep_rows(rows);
+        }
+        self.rows = rows.iter().map(|row| std::mem::take(&mut self.rows[*row])).collect();
+    }
+
     pub(super) fn layer(&mut self, index: usize) -> Option<&mut KvCache> {
         self.layers.get_mut(index)
     }
@@ -95,8 +126,8 @@ impl Cache {
     pub(super) fn plan(&self, input: &ModelInput, config: &ModelConfig) -> Result<Step, Error> {
         let [batch, seq] = input.dims();
         let before = self.len();
-        if before > 0 && self.hidden.len() != batch {
-            return Err(Error::Input(format!("the cache holds {} rows, the batch has {batch}", self.hidden.len())));
+        if before > 0 && self.rows.len() != batch {
+            return Err(Error::Input(format!("the cache holds {} rows, the batch has {batch}", self.rows.len())));
         }
         let padding_id = match config.positions {
             Positions::Learned(LearnedPositions { padding_id, .. }) => padding_id.map(i64::from),
@@ -104,7 +135,7 @@ impl Cache {
         };
         let mut rows = Vec::with_capacity(batch);
         for row in 0..batch {
-            let mut next = self.next.get(row).copied().unwrap_or(0);
+            let mut next = self.rows.get(row).map_or(0, |row| row.next);
             let mut hidden = Vec::with_capacity(seq);
             let mut positions = Vec::with_capacity(seq);
             for at in 0..seq {
@@ -126,95 +157,61 @@ impl Cache {
             }
             rows.push(Row { hidden, positions, next });
         }
-        Ok(Step::new(self, rows, seq))
+        let has_padding = self.has_padding() || rows.iter().any(Row::has_padding);
+        Ok(Step { rows, new: seq, key_len: before + seq, has_padding })
     }
 
-    /// Takes `step` into the cache.
+    /// Takes `step` into the cache, which from then on is about the call that it belongs to.
     pub(super) fn commit(&mut self, step: &Step) {
-        self.hidden = step.hidden_keys.clone();
-        self.positions = step.all_positions.clone();
-        self.next = step.next.clone();
-        for layer in &mut self.layers {
-            if let Some(window) = layer.window() {
-                layer.set_reach(step.reach(window));
+        self.rows.resize_with(step.rows.len(), Row::default);
+        for (row, new) in self.rows.iter_mut().zip(&step.rows) {
+            row.hidden.extend_from_slice(&new.hidden);
+            row.positions.extend_from_slice(&new.positions);
+            row.next = new.next;
+        }
+        self.new = step.new;
+        let reaches: Vec<Option<usize>> =
+            self.layers.iter().map(|layer| layer.window().map(|window| self.reach(window))).collect();
+        for (layer, reach) in self.layers.iter_mut().zip(reaches) {
+            if let Some(reach) = reach {
+                layer.set_reach(reach);
             }
         }
     }
-}
 
-struct Row {
-    hidden: Vec<bool>,
-    positions: Vec<usize>,
-    next: usize,
-}
-
-/// One call as the continuation of a cache.
-#[derive(Debug)]
-pub(super) struct Step {
     /// Positions of the new tokens, one row per sequence, or one row where all are alike.
-    pub positions: Vec<Vec<usize>>,
-    /// Positions of all keys, likewise.
-    pub key_positions: Vec<Vec<usize>>,
-    all_positions: Vec<Vec<usize>>,
-    hidden_keys: Vec<Vec<bool>>,
-    next: Vec<usize>,
-    new: usize,
-    keeps_keys: bool,
-}
-
-impl Step {
-    fn new(cache: &Cache, rows: Vec<Row>, new: usize) -> Self {
-        let after = |index: usize| (cache.hidden.get(index), cache.positions.get(index));
-        let (mut hidden_keys, mut all_positions) = (Vec::new(), Vec::new());
-        for (index, row) in rows.iter().enumerate() {
-            let (hidden, positions) = after(index);
-            hidden_keys.push(hidden.into_iter().flatten().chain(&row.hidden).copied().collect::<Vec<_>>());
-            all_positions.push(positions.into_iter().flatten().chain(&row.positions).copied().collect::<Vec<_>>());
-        }
-        Self {
-            positions: shared(rows.iter().map(|row| row.positions.clone()).collect()),
-            key_positions: shared(all_positions.clone()),
-            all_positions,
-            hidden_keys,
-            next: rows.iter().map(|row| row.next).collect(),
-            new,
-            keeps_keys: !cache.layers.is_empty(),
-        }
+    pub(super) fn positions(&self) -> Vec<Vec<usize>> {
+        shared(self.rows.iter().map(|row| &row.positions[row.positions.len() - self.new..]))
     }
 
-    /// How many keys a layer with `window` attends to in this step.
-    pub fn key_len(&self, window: Option<usize>) -> usize {
+    /// Positions of all keys, likewise.
+    pub(super) fn key_positions(&self) -> Vec<Vec<usize>> {
+        shared(self.rows.iter().map(|row| row.positions.as_slice()))
+    }
+
+    /// How many keys a layer with `window` attends to.
+    pub(super) fn key_len(&self, window: Option<usize>) -> usize {
         match window {
             // What a windowed cache keeps.
-            Some(window) if self.keeps_keys => self.reach(window) + self.new,
-            _ => self.before() + self.new,
+            Some(window) if !self.layers.is_empty() => self.reach(window) + self.new,
+            _ => self.len(),
         }
-    }
-
-    /// How many tokens per row are new.
-    pub fn new_len(&self) -> usize {
-        self.new
-    }
-
-    /// How many keys there are before the new ones.
-    fn before(&self) -> usize {
-        self.key_positions.first().map_or(0, Vec::len).saturating_sub(self.new)
     }
 
     /// How many of the keys before the new ones a window reaches: the `window − 1` newest tokens of each row, and the
     /// padding that stands between them.
     fn reach(&self, window: usize) -> usize {
-        let before = self.before();
-        let of_row = |hidden: &Vec<bool>| {
-            let tokens = hidden[..before].iter().rev().zip(1..).filter(|(is_hidden, _)| !**is_hidden);
+        let before = self.len() - self.new;
+        let of_row = |row: &Row| {
+            let tokens = row.hidden[..before].iter().rev().zip(1..).filter(|(is_hidden, _)| !**is_hidden);
             tokens.take(window - 1).last().map_or(0, |(_, reach)| reach)
         };
         // Without padding among them, that is `window − 1` in every row.
-        self.hidden_keys.iter().map(of_row).max().unwrap_or(0).max(before.min(window - 1))
+        self.rows.iter().map(of_row).max().unwrap_or(0).max(before.min(window - 1))
     }
 
     /// The mask of layers with `window`.
-    pub fn mask(&self, kind: ModelKind, window: Option<usize>, device: &Device) -> AttentionMask {
+    pub(super) fn mask(&self, kind: ModelKind, window: Option<usize>, device: &Device) -> AttentionMask {
         let mut mask = match kind {
             ModelKind::Encoder => AttentionMask::none(),
             ModelKind::Decoder => AttentionMask::causal(),
@@ -230,48 +227,79 @@ impl Step {
     }
 
     /// The mask of those who read these keys from elsewhere.
-    pub fn padding_mask(&self, device: &Device) -> AttentionMask {
+    pub(super) fn padding_mask(&self, device: &Device) -> AttentionMask {
         self.with_padding(AttentionMask::none(), self.key_len(None), device)
     }
 
     /// `mask`, hiding padding among the last `key_len` keys too.
     fn with_padding(&self, mask: AttentionMask, key_len: usize, device: &Device) -> AttentionMask {
-        let kept = |row: &Vec<bool>| row[row.len() - key_len..].to_vec();
-        let hidden: Vec<bool> = self.hidden_keys.iter().flat_map(kept).collect();
+        let kept = |row: &Row| row.hidden[row.hidden.len() - key_len..].to_vec();
+        let hidden: Vec<bool> = if self.has_padding() { self.rows.iter().flat_map(kept).collect() } else { Vec::new() };
         if !hidden.contains(&true) {
             return mask;
         }
-        let data = TensorData::new(hidden, [self.hidden_keys.len(), key_len]);
+        let data = TensorData::new(hidden, [self.rows.len(), key_len]);
         mask.with_padding(Tensor::<2, Bool>::from_data(data, device))
     }
 
-    /// Whether some key is padding.
-    pub fn has_padding(&self) -> bool {
-        self.hidden_keys.iter().flatten().any(|is_hidden| *is_hidden)
+    fn has_padding(&self) -> bool {
+        self.rows.iter().any(Row::has_padding)
     }
 
     /// Whether some row has padding after a token, so that places and positions differ by more than a shift.
     fn has_padding_between(&self) -> bool {
-        self.hidden_keys.iter().any(|row| row.iter().skip_while(|is_hidden| **is_hidden).any(|is_hidden| *is_hidden))
+        let after_token = |row: &Row| row.hidden.iter().skip_while(|is_hidden| **is_hidden).any(|is_hidden| *is_hidden);
+        self.rows.iter().any(after_token)
     }
 
     /// What a window hides when it counts positions: `[rows, 1, new, key_len]`.
     fn window_by_position(&self, window: usize, key_len: usize, device: &Device) -> Tensor<4, Bool> {
-        let mut hidden = Vec::with_capacity(self.all_positions.len() * self.new * key_len);
-        for row in &self.all_positions {
-            let keys = &row[row.len() - key_len..];
-            for query in &row[row.len() - self.new..] {
+        let mut hidden = Vec::with_capacity(self.rows.len() * self.new * key_len);
+        for Row { positions, .. } in &self.rows {
+            let keys = &positions[positions.len() - key_len..];
+            for query in &positions[positions.len() - self.new..] {
                 hidden.extend(keys.iter().map(|key| key.abs_diff(*query) >= window));
             }
         }
-        Tensor::from_data(TensorData::new(hidden, [self.all_positions.len(), 1, self.new, key_len]), device)
+        Tensor::from_data(TensorData::new(hidden, [self.rows.len(), 1, self.new, key_len]), device)
+    }
+}
+
+impl Row {
+    fn has_padding(&self) -> bool {
+        self.hidden.contains(&true)
+    }
+}
+
+/// What one call adds to a cache.
+#[derive(Debug)]
+pub(super) struct Step {
+    rows: Vec<Row>,
+    new: usize,
+    key_len: usize,
+    has_padding: bool,
+}
+
+impl Step {
+    /// How many tokens per row are new.
+    pub fn new_len(&self) -> usize {
+        self.new
+    }
+
+    /// How many keys there are, the new ones included.
+    pub fn key_len(&self) -> usize {
+        self.key_len
+    }
+
+    /// Whether some key is padding.
+    pub fn has_padding(&self) -> bool {
+        self.has_padding
     }
 }
 
 /// One row where all are alike.
-fn shared(mut rows: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
-    if rows.windows(2).all(|pair| pair[0] == pair[1]) {
-        rows.truncate(1);
-    }
-    rows
+fn shared<'a>(rows: impl Iterator<Item = &'a [usize]> + Clone) -> Vec<Vec<usize>> {
+    let mut pairs = rows.clone().zip(rows.clone().skip(1));
+    let count = if pairs.all(|(one, next)| one == next) { 1 } else { usize::MAX };
+    rows.take(count).map(<[usize]>::to_vec).collect()
 }

@@ -34,8 +34,8 @@ impl Encoder {
         }
     }
 
-    /// Encodes embedded tokens, `[batch, seq, d_model]`, which `step` places.
-    pub(super) fn forward(&self, x: Tensor<3>, step: &Step) -> Result<Tensor<3>, Error> {
+    /// Encodes embedded tokens, `[batch, seq, d_model]`: those of `step`, which `read` has taken.
+    pub(super) fn forward(&self, x: Tensor<3>, step: &Step, read: &mut Cache) -> Result<Tensor<3>, Error> {
         let stack = Stack {
             config: &self.config,
             layers: &self.layers,
@@ -43,6 +43,6 @@ impl Encoder {
             final_norm: self.final_norm.as_ref(),
         };
         stack.check_kernel(x.dims()[0], step, false, &x.device())?;
-        Ok(stack.run(x, step, &mut Cache::without_keys(), None, false).0)
+        Ok(stack.run(x, read, None, false).0)
     }
 }

@@ -20,17 +20,16 @@ pub(super) struct Stack<'a> {
 }
 
 impl Stack<'_> {
-    /// Applies the blocks and the norm to `x`, `[batch, seq, d_model]`; gives the attention weights of each layer where
+    /// Applies the blocks and the norm to `x`, `[batch, seq, d_model]`, which the cache has been told of; gives the attention weights of each layer where
     /// they are asked for.
     pub fn run(
         &self,
         mut x: Tensor<3>,
-        step: &Step,
         cache: &mut Cache,
         memory: Option<&EncodedMemory>,
         with_weights: bool,
     ) -> (Tensor<3>, Vec<Tensor<4>>) {
-        let shared = SharedContext::new(self, step, &x.device());
+        let shared = SharedContext::new(self, cache, &x.device());
         let mut weights = Vec::new();
         for (index, (layer, pattern)) in self.layers.iter().zip(&self.config.layer_patterns()).enumerate() {
             let scores = shared.scores(pattern.window);
@@ -65,7 +64,7 @@ impl Stack<'_> {
             ModelKind::Encoder => MaskForm::None,
         };
         let request = AttentionRequest {
-            scores: [batch, attention.n_heads, step.new_len(), step.key_len(None)],
+            scores: [batch, attention.n_heads, step.new_len(), step.key_len()],
             n_kv_heads: attention.n_kv_heads(),
             mask,
             biased: matches!(self.config.positions, Positions::Alibi(_) | Positions::Relative(_)),
@@ -93,26 +92,27 @@ struct ScoreContext {
 }
 
 impl SharedContext {
-    fn new(stack: &Stack, step: &Step, device: &Device) -> Self {
+    fn new(stack: &Stack, cache: &Cache, device: &Device) -> Self {
         let config = stack.config;
         let attention = config.attention();
         let d_head = attention.d_head();
+        let positions = cache.positions();
         let (mut global, mut local) = (None, None);
         if let Positions::Rotary(RotaryPositions { global: everywhere, local: nearby }) = &config.positions {
-            global = Some(everywhere.angles(d_head, &step.positions, device));
-            local = nearby.as_ref().map(|rotary| rotary.angles(d_head, &step.positions, device));
+            global = Some(everywhere.angles(d_head, &positions, device));
+            local = nearby.as_ref().map(|rotary| rotary.angles(d_head, &positions, device));
         }
         let bias = match &config.positions {
             Positions::Alibi(alibi) => {
-                Some(alibi.bias(attention.n_heads, &step.key_positions, attention.scale(), device))
+                Some(alibi.bias(attention.n_heads, &cache.key_positions(), attention.scale(), device))
             }
-            _ => stack.relative_bias.map(|bias| bias.forward(&step.positions, &step.key_positions)),
+            _ => stack.relative_bias.map(|bias| bias.forward(&positions, &cache.key_positions())),
         };
         let mut scores: Vec<(Option<usize>, ScoreContext)> = Vec::new();
         for window in config.layers.iter().map(|pattern| pattern.window) {
             if scores.iter().all(|(of, _)| *of != window) {
-                let mask = step.mask(config.kind, window, device);
-                let (kept, all) = (step.key_len(window), step.key_len(None));
+                let mask = cache.mask(config.kind, window, device);
+                let (kept, all) = (cache.key_len(window), cache.key_len(None));
                 let bias = bias.clone().map(|bias| if kept < all { bias.slice_dim(3, all - kept..all) } else { bias });
                 scores.push((window, ScoreContext { mask, bias }));
             }

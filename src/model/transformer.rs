@@ -184,9 +184,9 @@ impl Transformer {
         let x = match &input.source {
             Source::Hidden(hidden) => hidden.clone(),
             Source::Pixels(_) => return Err(Error::Input("the model takes no images".into())),
-            Source::Tokens(ids) => self.embed(ids, input, &step.positions)?,
+            Source::Tokens(ids) => self.embed(ids, input, &cache.positions())?,
         };
-        let (x, weights) = self.stack().run(x, &step, cache, memory.as_ref(), options.weights);
+        let (x, weights) = self.stack().run(x, cache, memory.as_ref(), options.weights);
         let pooled = self.pooler.as_ref().map(|pooler| pooler.forward(x.clone()));
         Ok(ModelOutput {
             logits: self.logits(&x, options.logits),
@@ -271,17 +271,19 @@ impl Transformer {
             }
             (None, None) => return Err(Error::Input("the model has an encoder and needs a source to read".into())),
         };
-        let step = Cache::without_keys().plan(source, &self.config)?;
+        let mut read = Cache::without_keys();
+        let step = read.plan(source, &self.config)?;
+        read.commit(&step);
         let Source::Tokens(ids) = &source.source else {
             return Err(Error::Input("an encoder's source must be token ids".into()));
         };
         let states = if source.dims().contains(&0) {
             self.empty_output(source.dims()).hidden
         } else {
-            encoder.forward(self.embed(ids, source, &step.positions)?, &step)?
+            encoder.forward(self.embed(ids, source, &read.positions())?, &step, &mut read)?
         };
         let layers = self.layers.iter().filter_map(|layer| layer.project_memory(states.clone())).collect();
-        Ok(EncodedMemory::new(layers, step.padding_mask(&states.device())))
+        Ok(EncodedMemory::new(layers, read.padding_mask(&states.device())))
     }
 
     /// The device that the model is on.

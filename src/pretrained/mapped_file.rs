@@ -24,10 +24,12 @@ pub(super) fn open(path: &Path) -> Result<Mmap, Error> {
 pub(super) fn release(map: &Mmap, bytes: &Range<usize>) {
     #[cfg(unix)]
     {
+        // Linux maps what lies around a page that is read, too.
+        const AROUND: usize = 1 << 16;
+        let (start, end) = (bytes.start.saturating_sub(AROUND), (bytes.end + AROUND).min(map.len()));
         // SAFETY: the map is of a file and nothing writes to it, so pages that are let go come back the same.
         #[allow(unsafe_code, reason = "the advice is unsafe for maps that are written to")]
-        let released =
-            unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, bytes.start, bytes.len()) };
+        let released = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
         // Where the system declines, it takes the pages back when it needs them.
         drop(released);
     }

@@ -46,6 +46,7 @@ mod safetensors_file;
 mod task_heads;
 mod tensor_file;
 mod tensor_writer;
+mod text_files;
 mod weights;
 
 use std::path::{Path, PathBuf};
@@ -67,6 +68,8 @@ pub use self::tensor_writer::WriteProgress;
 use self::weights::Weights;
 use crate::error::{ConfigError, Error, Fault};
 use crate::model::{ModelConfig, Transformer};
+#[cfg(feature = "tokenizer")]
+use crate::tokenizer::TokenizerParts;
 
 /// The configuration in a folder.
 const CONFIG: &str = "config.json";
@@ -162,6 +165,34 @@ impl Checkpoint {
     /// What the scores of the model's task head mean, if it has one.
     pub fn task(&self) -> Option<&Task> {
         self.task.as_ref()
+    }
+
+    /// The tokenizer with its special tokens, chat template and stop ids; `None` where the checkpoint has none.
+    ///
+    /// # Errors
+    ///
+    /// When a file is broken.
+    #[cfg(feature = "tokenizer")]
+    pub fn tokenizer(&self) -> Result<Option<TokenizerParts>, Error> {
+        text_files::tokenizer(&self.path)
+    }
+
+    /// The token ids that end a text, as far as the checkpoint names them; those of its tokenizer may be more.
+    ///
+    /// # Errors
+    ///
+    /// When a file is broken.
+    pub fn stop_ids(&self) -> Result<Vec<u32>, Error> {
+        text_files::stop_ids(&self.path)
+    }
+
+    /// The token id that the decoder of a model with an encoder begins with, where the checkpoint names it.
+    ///
+    /// # Errors
+    ///
+    /// When a file is broken.
+    pub fn start_id(&self) -> Result<Option<u32>, Error> {
+        text_files::start_id(&self.path)
     }
 
     /// Which tensor goes where. Reads no numbers.

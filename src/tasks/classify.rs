@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::images::Images;
 use crate::model::{ForwardOptions, Logits, ModelInput, Transformer};
 use crate::pretrained::{Checkpoint, Scoring, Task, TaskKind};
-use crate::sentence::read_tokenizer;
+use crate::tokenizer::read_tokenizer;
 
 /// A model with a task head, and what its scores mean.
 pub struct Classifier {

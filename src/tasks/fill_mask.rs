@@ -12,7 +12,7 @@ use super::{largest_first, softmax};
 use crate::error::Error;
 use crate::model::{ForwardOptions, Logits, ModelKind, Transformer};
 use crate::pretrained::Checkpoint;
-use crate::sentence::read_tokenizer;
+use crate::tokenizer::read_tokenizer;
 
 /// Masks of models whose files do not say what theirs is.
 const MASKS: [&str; 2] = ["[MASK]", "<mask>"];

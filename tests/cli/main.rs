@@ -5,7 +5,10 @@
 #![cfg(feature = "cli")]
 
 mod checkpoint_forms;
+#[path = "../common/mod.rs"]
+mod common;
 mod errors;
+mod generate;
 mod results;
 mod tasks;
 

@@ -508,6 +508,11 @@ impl Changed {
         self
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The configuration of the changed config file, whatever the weights are.
     pub fn model_config(&self) -> Result<ModelConfig, Error> {
         read_config(self.folder.path().join("config.json"))

@@ -100,7 +100,7 @@ struct Answered {
 pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let Arguments { model, text, pair, question, context, longest_answer, pixels, top_k, compute } = arguments;
     let argument = ModelArgument::resolve(&model)?;
-    let checkpoint = argument.checkpoint()?;
+    let checkpoint = argument.trained()?;
     let request = match (question.zip(context), pixels) {
         (Some((question, context)), _) => Request::Question { question, context },
         (None, Some(pixels)) => Request::Images(Images::open(&pixels)?),

@@ -40,7 +40,7 @@ struct Filled {
 pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let Arguments { model, text: texts, top_k, compute } = arguments;
     let argument = ModelArgument::resolve(&model)?;
-    let checkpoint = argument.checkpoint()?;
+    let checkpoint = argument.trained()?;
     let target = compute.open()?;
     let filler = MaskFiller::new(checkpoint, &target.device, target.dtype)?;
     let filled = filler.fill(&texts, top_k)?;

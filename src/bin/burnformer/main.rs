@@ -10,12 +10,14 @@ mod config;
 mod convert;
 mod embed;
 mod fill_mask;
+mod generate;
 mod inspect;
 mod last_resort;
 mod logits;
 mod model_argument;
 mod output;
 mod parity;
+mod progress;
 mod random;
 mod run;
 mod verify;
@@ -41,6 +43,7 @@ Exit codes: 0 done; 1 a check did not hold; 2 wrong usage or bad input, said in 
 Examples:
   burnformer backends
   burnformer run gpt2 --backend wgpu
+  burnformer generate path/to/checkpoint --prompt \"The capital of France is\"
   burnformer verify path/to/checkpoint --golden golden.safetensors
   burnformer parity"
 )]
@@ -59,6 +62,7 @@ enum Command {
     Embed(embed::Arguments),
     Classify(classify::Arguments),
     FillMask(fill_mask::Arguments),
+    Generate(Box<generate::Arguments>),
     Bench(bench::Arguments),
     Config(config::Arguments),
     Inspect(inspect::Arguments),
@@ -89,6 +93,7 @@ impl Command {
             Self::Embed(arguments) => embed::run(arguments),
             Self::Classify(arguments) => classify::run(arguments),
             Self::FillMask(arguments) => fill_mask::run(arguments),
+            Self::Generate(arguments) => generate::run(*arguments),
             Self::Bench(arguments) => bench::run(arguments),
             Self::Config(arguments) => config::run(arguments),
             Self::Inspect(arguments) => inspect::run(arguments),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::FloatDType;
 use burnformer::backend::{Backend, DeviceName, largest_buffer};
 use burnformer::model::{ModelConfig, Transformer, preset_names};
-use burnformer::pretrained::{Checkpoint, read_config};
+use burnformer::pretrained::{Checkpoint, LoadProgress, read_config};
 use burnformer::{Error, cast_parameters};
 
 use crate::arguments::{Show, Target};
@@ -53,8 +53,16 @@ impl ModelArgument {
         }
     }
 
+    /// The checkpoint, where it is one.
+    pub fn checkpoint(&self) -> Option<&Checkpoint> {
+        match self {
+            Self::Config(_) => None,
+            Self::Checkpoint(_, checkpoint) => Some(checkpoint),
+        }
+    }
+
     /// The checkpoint, for commands that need trained weights.
-    pub fn checkpoint(&self) -> Result<&Checkpoint, Error> {
+    pub fn trained(&self) -> Result<&Checkpoint, Error> {
         match self {
             Self::Config(_) => Err(Error::Input("the model has no weights; name a checkpoint folder".into())),
             Self::Checkpoint(_, checkpoint) => Ok(checkpoint),
@@ -63,11 +71,21 @@ impl ModelArgument {
 
     /// Builds the model, with the checkpoint's weights or with random ones.
     pub fn build(&self, target: &Target, seed: u64) -> Result<Transformer, Error> {
+        self.build_with(target, seed, &mut |_| ())
+    }
+
+    /// As [`build`](Self::build); `progress` is called while a checkpoint is loaded.
+    pub fn build_with(
+        &self,
+        target: &Target,
+        seed: u64,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Transformer, Error> {
         check_memory(self.config().n_parameters() as f64 * bytes_of(target.dtype), "the parameters")?;
         match self {
             Self::Config(config) => random_weights(config, target, seed),
             Self::Checkpoint(_, checkpoint) => {
-                let (model, report) = checkpoint.load(&target.device, target.dtype)?;
+                let (model, report) = checkpoint.load_with(&target.device, target.dtype, progress)?;
                 warn_of(&report.not_finite, target.quiet);
                 Ok(model)
             }

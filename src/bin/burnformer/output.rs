@@ -14,6 +14,16 @@ pub fn print(text: &str) -> Result<(), Error> {
     }
 }
 
+/// Prints `text` as it is, at once; `false` where nobody reads any more.
+pub fn print_piece(text: &str) -> Result<bool, Error> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Error::file("stdout", error)),
+        Ok(()) => Ok(true),
+    }
+}
+
 /// Prints one JSON document to stdout.
 pub fn print_json(value: &impl Serialize) -> Result<(), Error> {
     print(&serde_json::to_string(value).expect("a result can be written as JSON"))

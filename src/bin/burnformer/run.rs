@@ -5,7 +5,7 @@ use std::time::Instant;
 use burn::tensor::{DType, Tensor, TensorData};
 use burnformer::Error;
 use burnformer::model::{ForwardOptions, ModelInput};
-use burnformer::sentence::read_tokenizer;
+use burnformer::tokenizer::read_tokenizer;
 use clap::Args;
 use serde::Serialize;
 
