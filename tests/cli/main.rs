@@ -6,6 +6,7 @@
 
 mod checkpoint_forms;
 mod errors;
+mod gguf;
 mod results;
 mod tasks;
 

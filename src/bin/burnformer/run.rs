@@ -26,7 +26,7 @@ Examples:
   burnformer run encoder-layer --batch 2 --seq 10 --backend ndarray
   burnformer run path/to/checkpoint --tokens 1,5,9 --json")]
 pub struct Arguments {
-    /// Preset, configuration file or checkpoint folder.
+    /// Preset, configuration file, checkpoint folder or GGUF file.
     model: String,
     /// Token ids, separated by commas.
     #[arg(long, value_name = "IDS", allow_hyphen_values = true, conflicts_with_all = ["text", "seq"])]
@@ -128,10 +128,14 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
 }
 
 fn encode(argument: &ModelArgument, text: &str) -> Result<Vec<i64>, Error> {
-    let folder = argument.folder().ok_or_else(|| {
-        Error::Input("--text needs a tokenizer, and only a checkpoint folder has one; use --tokens".into())
-    })?;
-    let encoding = read_tokenizer(folder)?.encode(text, true);
+    let checkpoint = argument
+        .checkpoint()
+        .map_err(|_| Error::Input("--text needs a tokenizer, and only a checkpoint has one; use --tokens".into()))?;
+    let tokenizer = match checkpoint.tokenizer()? {
+        Some(parts) => parts.tokenizer,
+        None => read_tokenizer(checkpoint.folder())?,
+    };
+    let encoding = tokenizer.encode(text, true);
     let encoding = encoding.map_err(|error| Error::Input(format!("the text cannot be tokenized: {error}")))?;
     Ok(encoding.get_ids().iter().map(|id| i64::from(*id)).collect())
 }
