@@ -383,6 +383,7 @@ pub(super) fn as_written(number: f32) -> f64 {
 }
 
 /// The texts of a list, whose extents [`Header::read`] has checked.
+#[cfg(feature = "tokenizer")]
 pub(super) fn texts(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -395,6 +396,7 @@ pub(super) fn texts(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// The numbers of a list; `None` where its items are no numbers.
+#[cfg(feature = "tokenizer")]
 pub(super) fn numbers(items: ValueType, bytes: &[u8]) -> Option<Vec<f64>> {
     fn each<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> f64) -> Option<Vec<f64>> {
         Some(bytes.as_chunks::<N>().0.iter().map(|bytes| number(*bytes)).collect())

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::header::{Value, ValueType, numbers, texts};
+use super::header::Value;
+#[cfg(feature = "tokenizer")]
+use super::header::{ValueType, numbers, texts};
 use crate::error::{ConfigError, Faults, nearest};
 
 /// No size in a published file comes near this, and products of three sizes below it fit in 64 bits.
@@ -97,6 +99,7 @@ impl<'a> Metadata<'a> {
     }
 
     /// A list of texts.
+    #[cfg(feature = "tokenizer")]
     pub fn texts(&self, key: &str) -> Option<Vec<&'a str>> {
         self.get(key, "a list of texts in UTF-8", |value| match value {
             Value::List { items: ValueType::Text, bytes, .. } => {
@@ -115,6 +118,7 @@ impl<'a> Metadata<'a> {
     }
 
     /// A list of numbers.
+    #[cfg(feature = "tokenizer")]
     pub fn numbers(&self, key: &str) -> Option<Vec<f64>> {
         self.get(key, "a list of numbers", |value| match value {
             Value::List { items, bytes, .. } => numbers(*items, self.bytes.get(bytes.clone())?),
@@ -123,6 +127,7 @@ impl<'a> Metadata<'a> {
     }
 
     /// Gives all faults.
+    #[cfg(feature = "tokenizer")]
     pub fn check(self) -> Result<(), ConfigError> {
         self.notes.into_inner().faults.into_result()
     }

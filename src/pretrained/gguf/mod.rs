@@ -72,7 +72,9 @@ fn only_file(folder: &Path) -> Option<PathBuf> {
 pub(super) struct GgufFile {
     path: PathBuf,
     map: Mmap,
-    header: Header,
+    /// What the tokenizer is read from.
+    #[cfg(feature = "tokenizer")]
+    keys: BTreeMap<String, header::Value>,
     config: Map<String, Value>,
     /// Each tensor under its name in a checkpoint.
     tensors: BTreeMap<String, Tensor>,
@@ -87,7 +89,14 @@ impl GgufFile {
         let map = mapped_file::open(path)?;
         let mut header = Header::read(&map).map_err(|problem| Error::weights(path, problem))?;
         let (config, tensors) = Self::translate(path, &map, &mut header)?;
-        Ok(Self { path: path.to_path_buf(), map, header, config, tensors })
+        Ok(Self {
+            path: path.to_path_buf(),
+            map,
+            #[cfg(feature = "tokenizer")]
+            keys: header.keys,
+            config,
+            tensors,
+        })
     }
 
     fn translate(path: &Path, map: &Mmap, header: &mut Header) -> Result<Translated, Error> {
@@ -132,8 +141,7 @@ impl GgufFile {
     /// The tokenizer, if the header holds one.
     #[cfg(feature = "tokenizer")]
     pub fn tokenizer(&self) -> Result<Option<TokenizerParts>, Error> {
-        tokenizer::read(Metadata::new(&self.map, &self.header.keys))
-            .map_err(|error| error.at(self.path.display()).into())
+        tokenizer::read(Metadata::new(&self.map, &self.keys)).map_err(|error| error.at(self.path.display()).into())
     }
 }
 
