@@ -145,7 +145,7 @@ impl Checkpoint {
     /// The text of the `config.json` that the hub has for this checkpoint.
     fn hub_config(&self) -> Option<&str> {
         match &self.origin {
-            Origin::Hub { config } => Some(config),
+            Origin::Hub { config } | Origin::Gguf { config, .. } => Some(config),
             Origin::Native => None,
         }
     }
@@ -165,7 +165,13 @@ impl Checkpoint {
     /// Copies what belongs to the model beside its weights; gives the names.
     fn copy_companions(&self, folder: &Path, format: Format) -> Result<Vec<String>, Error> {
         let mut copied = Vec::new();
-        for name in COMPANIONS {
+        if let Origin::Gguf { file, .. } = &self.origin {
+            for (name, text) in file.companions() {
+                write_text(&folder.join(name), &text)?;
+                copied.push(name.to_owned());
+            }
+        }
+        for name in COMPANIONS.into_iter().filter(|_| self.path.is_dir()) {
             if self.path.join(name).is_file() {
                 copy(&self.path.join(name), &folder.join(name))?;
                 copied.push(name.to_owned());

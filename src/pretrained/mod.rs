@@ -1,4 +1,4 @@
-//! Published checkpoints: from a folder as the Hugging Face hub has it to a [`Transformer`].
+//! Published checkpoints: from a folder as the Hugging Face hub has it, or a GGUF file, to a [`Transformer`].
 //!
 //! ```no_run
 //! use burn::tensor::{Device, FloatDType};
@@ -21,11 +21,14 @@
 //! without its tensor.
 //!
 //! Weights are read from safetensors, from what PyTorch writes (`.bin`, `.pt`, `.pth`), and from Burn's own packs. A folder
-//! that this crate has written itself, with [`save_model`] or [`Checkpoint::convert`], is opened like any other.
+//! that this crate has written itself, with [`save_model`] or [`Checkpoint::convert`], is opened like any other. The header
+//! of a GGUF file is read as if it were the `config.json` of its family, and its tensors as if they had the names and the
+//! layout of its checkpoints.
 
 mod adapt;
 mod convert;
 mod families;
+mod gguf;
 mod hf_activation;
 mod hf_config;
 mod hf_keys;
@@ -50,11 +53,13 @@ mod text_files;
 mod weights;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use burn::tensor::{Device, FloatDType};
 
 pub use self::convert::{ConvertOptions, Converted, Format};
 use self::families::Family;
+use self::gguf::GgufFile;
 use self::hf_config::HfConfig;
 pub use self::inspect::{Inspection, Placement};
 use self::labels::TaskHints;
@@ -74,7 +79,7 @@ use crate::tokenizer::TokenizerParts;
 /// The configuration in a folder.
 const CONFIG: &str = "config.json";
 
-/// A folder with `config.json` and weights, opened and understood.
+/// A folder with `config.json` and weights, or a GGUF file, opened and understood.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -93,18 +98,28 @@ enum Origin {
         /// The text.
         config: String,
     },
+    /// A GGUF file, with the text of the `config.json` that it stands for.
+    Gguf {
+        /// The text.
+        config: String,
+        /// The file.
+        file: Arc<GgufFile>,
+    },
     /// This crate's own.
     Native,
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint in `folder`. Numbers are read when it is loaded.
+    /// Opens the checkpoint in a folder, or a GGUF file. Numbers are read when it is loaded.
     ///
     /// # Errors
     ///
     /// When the folder lacks a file, a file is broken, or the config describes something that this crate does not have.
-    pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
-        let folder = folder.as_ref();
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let folder = path.as_ref();
+        if let Some(file) = gguf::find(folder) {
+            return Self::open_gguf(folder, &file);
+        }
         if !folder.is_dir() {
             let problem =
                 if folder.exists() { "is a file; give the folder it is in" } else { "there is no such folder" };
@@ -127,9 +142,23 @@ impl Checkpoint {
         Ok(Self { path: folder.to_path_buf(), origin: Origin::Native, config, rules, weights, task })
     }
 
+    fn open_gguf(path: &Path, file: &Path) -> Result<Self, Error> {
+        let file = Arc::new(GgufFile::open(file)?);
+        let config = file.config();
+        let tensors = file.tensors().collect();
+        let weights = Weights::single(file.path(), (file.clone(), tensors));
+        let read = read_hub_config(&config, file.path())?;
+        Self::understand(path, read, weights, Origin::Gguf { config, file })
+    }
+
     fn open_hub(folder: &Path, config_path: &Path, text: String) -> Result<Self, Error> {
-        let HfModel { mut config, family, hints } = read_hub_config(&text, config_path)?;
-        let weights = Weights::open(folder)?;
+        let read = read_hub_config(&text, config_path)?;
+        Self::understand(folder, read, Weights::open(folder)?, Origin::Hub { config: text })
+    }
+
+    /// Fits what a configuration says to the tensors that are there.
+    fn understand(path: &Path, read: HfModel, weights: Weights, origin: Origin) -> Result<Self, Error> {
+        let HfModel { mut config, family, hints } = read;
         check_depth(&config, &weights)?;
         let mut rules = (family.rules)().bind(weights.names()).map_err(|tables| {
             let first: Vec<&str> = weights.names().take(3).collect();
@@ -148,16 +177,15 @@ impl Checkpoint {
             .map_err(|problem| Error::weights(weights.path(), problem))?;
         // The number of labels came from the file.
         config.validate().map_err(|error| error.at(weights.path().display()))?;
-        let origin = Origin::Hub { config: text };
-        Ok(Self { path: folder.to_path_buf(), origin, config, rules, weights, task })
+        Ok(Self { path: path.to_path_buf(), origin, config, rules, weights, task })
     }
 
-    /// The folder.
+    /// The folder, or the GGUF file.
     pub fn folder(&self) -> &Path {
         &self.path
     }
 
-    /// The model that the folder holds, heads and biases included that only its tensors tell of.
+    /// The model, heads and biases included that only its tensors tell of.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
@@ -171,10 +199,13 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// When a file is broken.
+    /// When a file is broken, or describes a tokenizer that is not supported.
     #[cfg(feature = "tokenizer")]
     pub fn tokenizer(&self) -> Result<Option<TokenizerParts>, Error> {
-        text_files::tokenizer(&self.path)
+        match &self.origin {
+            Origin::Gguf { file, .. } => file.tokenizer(),
+            Origin::Hub { .. } | Origin::Native => text_files::tokenizer(&self.path),
+        }
     }
 
     /// The token ids that end a text, as far as the checkpoint names them; those of its tokenizer may be more.
@@ -183,7 +214,10 @@ impl Checkpoint {
     ///
     /// When a file is broken.
     pub fn stop_ids(&self) -> Result<Vec<u32>, Error> {
-        text_files::stop_ids(&self.path)
+        match &self.origin {
+            Origin::Gguf { config, .. } => text_files::stop_ids_in(&self.path, config),
+            Origin::Hub { .. } | Origin::Native => text_files::stop_ids(&self.path),
+        }
     }
 
     /// The token id that the decoder of a model with an encoder begins with, where the checkpoint names it.
@@ -192,7 +226,11 @@ impl Checkpoint {
     ///
     /// When a file is broken.
     pub fn start_id(&self) -> Result<Option<u32>, Error> {
-        text_files::start_id(&self.path)
+        match &self.origin {
+            // No architecture that is read from these files has an encoder and a decoder.
+            Origin::Gguf { .. } => Ok(None),
+            Origin::Hub { .. } | Origin::Native => text_files::start_id(&self.path),
+        }
     }
 
     /// Which tensor goes where. Reads no numbers.
@@ -277,6 +315,11 @@ pub fn read_config(path: impl AsRef<Path>) -> Result<ModelConfig, Error> {
     adapt::to_architecture(&mut config, hints.architecture.as_deref());
     task_heads::to_architecture(&mut config, &hints);
     Ok(config)
+}
+
+/// Whether a path means a GGUF file, by its name or by the first bytes of the file.
+pub fn is_gguf_file(path: impl AsRef<Path>) -> bool {
+    gguf::is_file(path.as_ref())
 }
 
 /// The `model_type`s that can be loaded.

@@ -11,11 +11,19 @@ use crate::error::Error;
 #[cfg(feature = "tokenizer")]
 use crate::tokenizer::{TokenizerParts, read_tokenizer};
 
+const EOS: &str = "eos_token_id";
+
 /// The ids that end a text: those of `generation_config.json`, or else those of `config.json`. Empty where neither names
 /// any.
 pub(super) fn stop_ids(folder: &Path) -> Result<Vec<u32>, Error> {
-    let ids = token_ids(folder, "eos_token_id")?;
+    let ids = token_ids(folder, EOS)?;
     Ok(ids.unwrap_or_default())
+}
+
+/// The ids that end a text by the text of a `config.json` that stands in the header of the file `path`.
+pub(super) fn stop_ids_in(path: &Path, config: &str) -> Result<Vec<u32>, Error> {
+    let config = lenient_json::parse(config).map_err(|error| Error::file(path, error))?;
+    Ok(ids_under(path, &config, EOS)?.unwrap_or_default())
 }
 
 /// The id that the decoder of a model with an encoder begins with, from the same files.
@@ -56,19 +64,26 @@ fn token_ids(folder: &Path, key: &str) -> Result<Option<Vec<u32>>, Error> {
     for name in ["generation_config.json", "config.json"] {
         let path = folder.join(name);
         let Some(config) = read_json(&path)? else { continue };
-        // Models of several kinds of input keep what is about text apart.
-        for value in [&config[key], &config["text_config"][key]] {
-            let values = match value {
-                Value::Null => continue,
-                Value::Array(values) => values.as_slice(),
-                value => std::slice::from_ref(value),
-            };
-            let ids: Option<Vec<Option<u32>>> = values.iter().map(token_id).collect();
-            let ids = ids.ok_or_else(|| {
-                Error::file(&path, format!("`{key}` must be a token id or a list of some, got {value}"))
-            })?;
-            return Ok(Some(ids.into_iter().flatten().collect()));
+        if let Some(ids) = ids_under(&path, &config, key)? {
+            return Ok(Some(ids));
         }
+    }
+    Ok(None)
+}
+
+/// The token ids under `key` of one configuration.
+fn ids_under(path: &Path, config: &Value, key: &str) -> Result<Option<Vec<u32>>, Error> {
+    // Models of several kinds of input keep what is about text apart.
+    for value in [&config[key], &config["text_config"][key]] {
+        let values = match value {
+            Value::Null => continue,
+            Value::Array(values) => values.as_slice(),
+            value => std::slice::from_ref(value),
+        };
+        let ids: Option<Vec<Option<u32>>> = values.iter().map(token_id).collect();
+        let ids =
+            ids.ok_or_else(|| Error::file(path, format!("`{key}` must be a token id or a list of some, got {value}")))?;
+        return Ok(Some(ids.into_iter().flatten().collect()));
     }
     Ok(None)
 }

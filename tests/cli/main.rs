@@ -9,6 +9,7 @@ mod checkpoint_forms;
 mod common;
 mod errors;
 mod generate;
+mod gguf;
 mod results;
 mod tasks;
 

@@ -33,14 +33,14 @@ enum Action {
     },
     /// Print a configuration: a preset as it is written, a file or checkpoint with its defaults filled in.
     Show {
-        /// Preset, configuration file or checkpoint folder.
+        /// Preset, configuration file, checkpoint folder or GGUF file.
         name: String,
         #[command(flatten)]
         show: Show,
     },
     /// Check a configuration; every fault is named.
     Check {
-        /// Configuration file, preset or checkpoint folder.
+        /// Configuration file, preset, checkpoint folder or GGUF file.
         file: String,
         #[command(flatten)]
         show: Show,

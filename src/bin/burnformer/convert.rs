@@ -28,7 +28,7 @@ Examples:
   burnformer convert path/to/checkpoint --out small --dtype bf16
   burnformer convert path/to/checkpoint --out packed --to pack --json")]
 pub struct Arguments {
-    /// Checkpoint folder.
+    /// Checkpoint folder or GGUF file.
     model: String,
     /// The folder to write.
     #[arg(long, value_name = "DIR")]

@@ -21,7 +21,7 @@ Examples:
   burnformer inspect path/to/config.json
   burnformer inspect gpt2 --json")]
 pub struct Arguments {
-    /// Preset, configuration file or checkpoint folder.
+    /// Preset, configuration file, checkpoint folder or GGUF file.
     model: String,
     #[command(flatten)]
     show: Show,

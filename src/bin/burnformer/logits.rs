@@ -22,7 +22,7 @@ Examples:
   burnformer logits path/to/checkpoint --tokens 0,5,9 --attention-mask 0,1,1 --tokens 4,8,7 --attention-mask 1,1,1
   burnformer logits path/to/t5 --tokens 13959,1566,1 --decoder-tokens 0,644")]
 pub struct Arguments {
-    /// Preset, configuration file or checkpoint folder.
+    /// Preset, configuration file, checkpoint folder or GGUF file.
     model: String,
     /// Token ids, separated by commas; once for each row of the batch.
     #[arg(long, value_name = "IDS", required_unless_present = "pixels", allow_hyphen_values = true)]

@@ -1,11 +1,11 @@
-//! What a MODEL argument stands for: a preset, a configuration file or a folder with a checkpoint.
+//! What a MODEL argument stands for: a preset, a configuration file, a folder with a checkpoint or a GGUF file.
 
 use std::path::{Path, PathBuf};
 
 use burn::tensor::FloatDType;
 use burnformer::backend::{Backend, DeviceName, largest_buffer};
 use burnformer::model::{ModelConfig, Transformer, preset_names};
-use burnformer::pretrained::{Checkpoint, LoadProgress, read_config};
+use burnformer::pretrained::{Checkpoint, LoadProgress, is_gguf_file, read_config};
 use burnformer::{Error, cast_parameters};
 
 use crate::arguments::{Show, Target};
@@ -15,7 +15,7 @@ use crate::output;
 pub enum ModelArgument {
     /// A configuration without weights.
     Config(Box<ModelConfig>),
-    /// A folder with weights.
+    /// A folder with weights, or a GGUF file.
     Checkpoint(PathBuf, Box<Checkpoint>),
 }
 
@@ -26,7 +26,7 @@ impl ModelArgument {
         let looks_like_path = text.contains(['/', '\\']) || text.ends_with(".toml") || text.ends_with(".json");
         if preset_names().any(|name| name == text) {
             Ok(Self::Config(Box::new(ModelConfig::preset(text)?)))
-        } else if path.is_dir() {
+        } else if path.is_dir() || is_gguf_file(path) {
             Ok(Self::Checkpoint(path.to_owned(), Box::new(Checkpoint::open(path)?)))
         } else if path.is_file() {
             config_file(path).map(|config| Self::Config(Box::new(config)))
@@ -45,7 +45,7 @@ impl ModelArgument {
         }
     }
 
-    /// The folder of a checkpoint.
+    /// The folder of a checkpoint, or its GGUF file.
     pub fn folder(&self) -> Option<&Path> {
         match self {
             Self::Config(_) => None,

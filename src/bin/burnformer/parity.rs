@@ -22,7 +22,7 @@ Examples:
   burnformer parity --backends wgpu,libtorch --gradients
   burnformer parity gemma-2-2b --json")]
 pub struct Arguments {
-    /// Preset, configuration file or checkpoint folder.
+    /// Preset, configuration file, checkpoint folder or GGUF file.
     model: Option<String>,
     /// Backends, separated by commas [default: all that work here].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]

@@ -5,7 +5,6 @@ use std::time::Instant;
 use burn::tensor::{DType, Tensor, TensorData};
 use burnformer::Error;
 use burnformer::model::{ForwardOptions, ModelInput};
-use burnformer::tokenizer::read_tokenizer;
 use clap::Args;
 use serde::Serialize;
 
@@ -26,7 +25,7 @@ Examples:
   burnformer run encoder-layer --batch 2 --seq 10 --backend ndarray
   burnformer run path/to/checkpoint --tokens 1,5,9 --json")]
 pub struct Arguments {
-    /// Preset, configuration file or checkpoint folder.
+    /// Preset, configuration file, checkpoint folder or GGUF file.
     model: String,
     /// Token ids, separated by commas.
     #[arg(long, value_name = "IDS", allow_hyphen_values = true, conflicts_with_all = ["text", "seq"])]
@@ -128,12 +127,11 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
 }
 
 fn encode(argument: &ModelArgument, text: &str) -> Result<Vec<i64>, Error> {
-    let folder = argument.folder().ok_or_else(|| {
-        Error::Input("--text needs a tokenizer, and only a checkpoint folder has one; use --tokens".into())
+    let tokenizer = argument.checkpoint().map_or(Ok(None), |checkpoint| checkpoint.tokenizer())?;
+    let tokenizer = tokenizer.ok_or_else(|| {
+        Error::Input("--text needs a tokenizer, and this model comes without one; use --tokens".into())
     })?;
-    let encoding = read_tokenizer(folder)?.encode(text, true);
-    let encoding = encoding.map_err(|error| Error::Input(format!("the text cannot be tokenized: {error}")))?;
-    Ok(encoding.get_ids().iter().map(|id| i64::from(*id)).collect())
+    Ok(tokenizer.encode(text)?.into_iter().map(i64::from).collect())
 }
 
 fn random_input(argument: &ModelArgument, [batch, seq]: [usize; 2], seed: u64, target: &Target) -> ModelInput {

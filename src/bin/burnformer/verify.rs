@@ -24,7 +24,7 @@ Examples:
   burnformer verify path/to/checkpoint --golden path/to/golden.safetensors
   burnformer verify path/to/checkpoint --golden golden.safetensors --backend wgpu --tolerance 1e-5 --json")]
 pub struct Arguments {
-    /// Checkpoint folder.
+    /// Checkpoint folder or GGUF file.
     model: String,
     /// Inputs and expected outputs.
     #[arg(long, value_name = "FILE")]
