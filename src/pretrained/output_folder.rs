@@ -20,6 +20,7 @@ pub enum Existing {
 #[derive(Debug)]
 pub(super) struct OutputFolder {
     target: PathBuf,
+    existing: Existing,
     scratch: PathBuf,
     is_finished: bool,
 }
@@ -32,7 +33,7 @@ impl OutputFolder {
         // What a run that was killed has left under the name of this process.
         let _ = std::fs::remove_dir_all(&scratch);
         std::fs::create_dir(&scratch).map_err(|error| Error::file(target, format!("cannot be made: {error}")))?;
-        Ok(Self { target: target.to_path_buf(), scratch, is_finished: false })
+        Ok(Self { target: target.to_path_buf(), existing, scratch, is_finished: false })
     }
 
     /// Where files are written.
@@ -42,6 +43,8 @@ impl OutputFolder {
 
     /// Puts the folder where it belongs, in the place of what is there.
     pub fn finish(mut self) -> Result<(), Error> {
+        // Writing takes long enough for somebody to put something there.
+        check_target(&self.target, self.existing)?;
         let failed = |error: std::io::Error| Error::file(&self.target, format!("cannot be put in place: {error}"));
         let old = beside(&self.target, "replaced")?;
         let is_replaced = self.target.symlink_metadata().is_ok();
