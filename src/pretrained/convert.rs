@@ -277,7 +277,7 @@ fn token_ids(config: &str) -> Option<Value> {
     let Ok(Value::Object(keys)) = lenient_json::parse(config) else {
         return None;
     };
-    let names = ["bos_token_id", "eos_token_id", "pad_token_id"];
+    let names = ["bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"];
     let is_id = |key: &str, value: &Value| names.contains(&key) && !value.is_null();
     let ids: Map<String, Value> = keys.into_iter().filter(|(key, value)| is_id(key, value)).collect();
     ids.contains_key("eos_token_id").then_some(Value::Object(ids))

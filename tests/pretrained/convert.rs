@@ -173,6 +173,7 @@ fn what_stands_beside_the_weights_goes_along() {
     let mut config = config_of("llama", "config.json");
     config["eos_token_id"] = json!([2, 3]);
     config["bos_token_id"] = json!(1);
+    config["decoder_start_token_id"] = json!(4);
     let folder = Folder::new(&config);
     folder.write(WEIGHTS, &weights_of("llama"));
     let plain = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
@@ -199,6 +200,7 @@ fn what_stands_beside_the_weights_goes_along() {
         let text = std::fs::read(to.join("generation_config.json")).expect("it is there");
         let ids: Value = serde_json::from_slice(&text).expect("JSON");
         assert_eq!((&ids["eos_token_id"], &ids["bos_token_id"]), (&json!([2, 3]), &json!(1)));
+        assert_eq!(ids["decoder_start_token_id"], 4);
     }
 }
 
