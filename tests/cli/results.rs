@@ -144,7 +144,9 @@ fn sentences_have_their_embeddings() {
     for backend in Backend::compiled().filter(|backend| available.iter().any(|name| name == backend.name())) {
         let embed =
             |texts: &[&str]| json(&[&["embed", text(&folder), "--backend", backend.name(), "--text"], texts].concat());
-        let together = embed(&sentences);
+        // Software Vulkan takes minutes for all of them.
+        let sentences = if backend == Backend::Wgpu { &sentences[..20] } else { &sentences[..] };
+        let together = embed(sentences);
         let device = DeviceName::new(backend).open().expect("it is available");
         let encoder = SentenceEncoder::open(&folder, &device, FloatDType::F32).expect("the model is whole");
         let whole = fixture["embeddings"].as_array().expect("a list").len();
