@@ -6,6 +6,7 @@ mod chat;
 mod common;
 mod decoding;
 mod sampling;
+mod smollm2;
 mod text;
 
 use proptest::prelude::ProptestConfig;

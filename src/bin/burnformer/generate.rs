@@ -36,7 +36,7 @@ Examples:
   burnformer generate path/to/checkpoint --tokens 1,5,9 --backend wgpu --json
   git log -3 | burnformer generate path/to/checkpoint --prompt -")]
 pub struct Arguments {
-    /// Checkpoint folder; or a preset or configuration file with --tokens, whose weights are random.
+    /// Checkpoint folder or GGUF file; or a preset or configuration file with --tokens, whose weights are random.
     model: String,
     /// A text to continue, or with --chat to answer; `-` is what stdin holds. May be given several times.
     #[arg(long, value_name = "TEXT", required_unless_present_any = ["tokens", "prompt_file"])]
