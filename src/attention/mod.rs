@@ -2,6 +2,7 @@
 
 mod alibi;
 mod blockwise;
+mod config;
 mod kv_cache;
 mod mask;
 mod multi_head_attention;
@@ -10,13 +11,11 @@ mod rotary;
 mod scaled_dot_product;
 
 pub use alibi::{AlibiConfig, alibi_slopes};
+pub(crate) use config::is_zero;
+pub use config::{MultiHeadAttentionConfig, ProjectionBias, QkNorm, QkNormScope};
 pub use kv_cache::KvCache;
 pub use mask::{AttentionMask, MaskForm};
-pub(crate) use multi_head_attention::is_zero;
-pub use multi_head_attention::{
-    AttentionContext, MultiHeadAttention, MultiHeadAttentionConfig, ProjectedMemory, ProjectionBias, QkNorm,
-    QkNormScope,
-};
+pub use multi_head_attention::{AttentionContext, MultiHeadAttention, ProjectedMemory};
 pub use relative_bias::{RelativeBias, RelativeBiasConfig};
 pub use rotary::{RotaryAngles, RotaryConfig, RotaryFrequencies, RotaryScaling, RotaryStyle};
 pub use scaled_dot_product::{

@@ -141,7 +141,10 @@ impl GgufFile {
     /// The tokenizer, if the header holds one.
     #[cfg(feature = "tokenizer")]
     pub fn tokenizer(&self) -> Result<Option<TokenizerParts>, Error> {
-        tokenizer::read(Metadata::new(&self.map, &self.keys)).map_err(|error| error.at(self.path.display()).into())
+        let tokenizer = tokenizer::read(Metadata::new(&self.map, &self.keys));
+        // The words are as long as some tensors.
+        mapped_file::release(&self.map, &(0..self.map.len()));
+        tokenizer.map_err(|error| error.at(self.path.display()).into())
     }
 }
 
