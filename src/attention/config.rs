@@ -66,7 +66,7 @@ pub struct QkNorm {
     pub norm: NormConfig,
 }
 
-/// Configuration of [`MultiHeadAttention`].
+/// Configuration of [`MultiHeadAttention`](super::MultiHeadAttention).
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct MultiHeadAttentionConfig {
