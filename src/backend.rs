@@ -1,6 +1,9 @@
 //! Backends by name. This is the only file that knows their names, Cargo features and peculiarities; everything else
 //! takes a [`Device`].
 
+#[cfg(feature = "remote")]
+mod remote;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
@@ -12,6 +15,8 @@ use crate::attention::{AttentionRequest, MaskForm};
 use crate::error::{Error, nearest};
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 use crate::kernel::HostMemory;
+#[cfg(feature = "remote")]
+pub use remote::{DeviceServer, TOKEN_VARIABLE};
 
 /// A kind of backend, compiled in or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,12 +36,14 @@ pub enum Backend {
     Rocm,
     /// CPU through CubeCL. Passed through, not tested.
     Cpu,
+    /// A device of another process or machine, which serves it.
+    Remote,
 }
 
 impl Backend {
     /// Every backend, compiled in or not.
-    pub const ALL: [Self; 7] =
-        [Self::Flex, Self::NdArray, Self::Wgpu, Self::LibTorch, Self::Cuda, Self::Rocm, Self::Cpu];
+    pub const ALL: [Self; 8] =
+        [Self::Flex, Self::NdArray, Self::Wgpu, Self::LibTorch, Self::Cuda, Self::Rocm, Self::Cpu, Self::Remote];
 
     /// The name on the command line and in files, which is also the name of the Cargo feature.
     pub fn name(self) -> &'static str {
@@ -48,6 +55,7 @@ impl Backend {
             Self::Cuda => "cuda",
             Self::Rocm => "rocm",
             Self::Cpu => "cpu",
+            Self::Remote => "remote",
         }
     }
 
@@ -61,12 +69,13 @@ impl Backend {
             Self::Cuda => cfg!(feature = "cuda"),
             Self::Rocm => cfg!(feature = "rocm"),
             Self::Cpu => cfg!(feature = "cpu"),
+            Self::Remote => cfg!(feature = "remote"),
         }
     }
 
-    /// The backends that this build holds.
+    /// The backends of this build that compute in this process. `remote` is not among them: it needs an address.
     pub fn compiled() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|backend| backend.is_compiled())
+        Self::ALL.into_iter().filter(|backend| backend.is_compiled() && *backend != Self::Remote)
     }
 }
 
@@ -76,7 +85,8 @@ impl fmt::Display for Backend {
     }
 }
 
-/// A device by name: a backend, and for some backends which of its devices (`wgpu:discrete:0`, `libtorch:cuda:1`).
+/// A device by name: a backend, and for some backends which of its devices (`wgpu:discrete:0`, `libtorch:cuda:1`,
+/// `remote:ws://host:3000`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceName {
     backend: Backend,
@@ -193,6 +203,8 @@ fn open_device(name: &DeviceName) -> Result<Device, Error> {
         },
         #[cfg(feature = "cpu")]
         Backend::Cpu => only_default(Device::cpu),
+        #[cfg(feature = "remote")]
+        Backend::Remote => remote::connect(name),
         #[allow(unreachable_patterns)]
         other => Err(Error::backend(other, "is not compiled in")),
     }

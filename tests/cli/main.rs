@@ -10,6 +10,8 @@ mod common;
 mod errors;
 mod generate;
 mod gguf;
+#[cfg(feature = "remote")]
+mod remote;
 mod results;
 mod tasks;
 

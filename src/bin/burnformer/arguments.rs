@@ -33,7 +33,7 @@ impl Show {
 /// Where and in which number type a model computes.
 #[derive(Args)]
 pub struct Compute {
-    /// Backend, with a device where it has several (wgpu:discrete:0, libtorch:cuda:0) [default: flex]
+    /// Backend, with a device where it has several (wgpu:discrete:0, libtorch:cuda:0, remote:ws://HOST:PORT) [default: flex]
     #[arg(long, value_name = "NAME")]
     pub backend: Option<String>,
     /// Number type: f32, f64, f16 or bf16.
@@ -55,16 +55,21 @@ pub struct Target {
 impl Compute {
     /// Opens what the flags name.
     pub fn open(&self) -> Result<Target, Error> {
-        let name = match &self.backend {
-            Some(name) => name.parse()?,
-            None => Backend::compiled()
-                .next()
-                .map(DeviceName::new)
-                .ok_or_else(|| Error::backend("none", "this build holds no backend; build with `--features flex`"))?,
-        };
+        let name = default_backend(self.backend.as_deref())?;
         let device = open_working(&name)?;
         let dtype = float_dtype(&self.dtype, &name, &device)?;
         Ok(Target { name, device, dtype, quiet: self.show.quiet })
+    }
+}
+
+/// The device that is named, or the default device of this build's first backend.
+pub fn default_backend(name: Option<&str>) -> Result<DeviceName, Error> {
+    match name {
+        Some(name) => name.parse(),
+        None => Backend::compiled()
+            .next()
+            .map(DeviceName::new)
+            .ok_or_else(|| Error::backend("none", "this build holds no backend; build with `--features flex`")),
     }
 }
 

@@ -20,6 +20,8 @@ mod parity;
 mod progress;
 mod random;
 mod run;
+#[cfg(feature = "remote")]
+mod serve_device;
 mod verify;
 
 use std::process::ExitCode;
@@ -67,6 +69,8 @@ enum Command {
     Config(config::Arguments),
     Inspect(inspect::Arguments),
     Convert(convert::Arguments),
+    #[cfg(feature = "remote")]
+    ServeDevice(serve_device::Arguments),
 }
 
 /// How a command ended that did what it was asked.
@@ -98,6 +102,8 @@ impl Command {
             Self::Config(arguments) => config::run(arguments),
             Self::Inspect(arguments) => inspect::run(arguments),
             Self::Convert(arguments) => convert::run(arguments),
+            #[cfg(feature = "remote")]
+            Self::ServeDevice(arguments) => serve_device::run(arguments),
         }
     }
 }
