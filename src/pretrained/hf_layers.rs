@@ -22,6 +22,12 @@ pub(super) fn sliding_layers(hf: &mut HfConfig, n_layers: usize, rule: impl Fn(u
     sliding
 }
 
+/// The window of the Qwen family. Its keys are in most files, and `use_sliding_window` is off in nearly all of them.
+pub(super) fn switched_window(hf: &mut HfConfig) -> Option<usize> {
+    let is_used = hf.flag("use_sliding_window", false);
+    hf.size_or_null("sliding_window", Some(4096)).filter(|_| is_used)
+}
+
 /// One pattern per layer: sliding layers see `window` keys.
 pub(super) fn windows(sliding: &[bool], window: Option<usize>) -> Vec<LayerPattern> {
     let layer = |slides: &bool| LayerPattern { window: window.filter(|_| *slides), ..LayerPattern::default() };

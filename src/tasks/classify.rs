@@ -5,12 +5,11 @@ use serde::Serialize;
 use tokenizers::{Encoding, Tokenizer};
 
 use super::text_batch::{BATCH, TextInput, batch, encode};
-use super::{largest_first, softmax};
+use super::{largest_first, softmax, tokenizer_of};
 use crate::error::Error;
 use crate::images::Images;
 use crate::model::{ForwardOptions, Logits, ModelInput, Transformer};
-use crate::pretrained::{Checkpoint, Scoring, Task, TaskKind};
-use crate::tokenizer::read_tokenizer;
+use crate::pretrained::{Checkpoint, LoadReport, Scoring, Task, TaskKind};
 
 /// A model with a task head, and what its scores mean.
 pub struct Classifier {
@@ -18,6 +17,7 @@ pub struct Classifier {
     task: Task,
     /// Absent in a model of images.
     tokenizer: Option<Tokenizer>,
+    not_finite: Vec<String>,
 }
 
 /// A label and how sure the model is of it.
@@ -58,11 +58,16 @@ impl Classifier {
             Error::file(folder, "has no head for labels or answers; name a checkpoint that was trained for that task")
         })?;
         let tokenizer = match checkpoint.config().embedding {
-            Some(_) => Some(read_tokenizer(folder)?),
+            Some(_) => Some(tokenizer_of(checkpoint)?),
             None => None,
         };
-        let (model, _) = checkpoint.load(device, dtype)?;
-        Ok(Self { model, task, tokenizer })
+        let (model, LoadReport { not_finite, .. }) = checkpoint.load(device, dtype)?;
+        Ok(Self { model, task, tokenizer, not_finite })
+    }
+
+    /// Tensors of the checkpoint with numbers that are NaN or infinite, which spoil every score.
+    pub fn not_finite(&self) -> &[String] {
+        &self.not_finite
     }
 
     /// What the model's scores mean.

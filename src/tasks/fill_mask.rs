@@ -8,11 +8,10 @@ use serde_json::Value;
 use tokenizers::{Encoding, Tokenizer};
 
 use super::text_batch::{TextInput, batch, encode};
-use super::{largest_first, softmax};
+use super::{largest_first, softmax, tokenizer_of};
 use crate::error::Error;
 use crate::model::{ForwardOptions, Logits, ModelKind, Transformer};
-use crate::pretrained::Checkpoint;
-use crate::tokenizer::read_tokenizer;
+use crate::pretrained::{Checkpoint, LoadReport};
 
 /// Masks of models whose files do not say what theirs is.
 const MASKS: [&str; 2] = ["[MASK]", "<mask>"];
@@ -23,6 +22,7 @@ pub struct MaskFiller {
     tokenizer: Tokenizer,
     mask: String,
     mask_id: u32,
+    not_finite: Vec<String>,
 }
 
 /// What can stand in the place of one mask.
@@ -59,7 +59,7 @@ impl MaskFiller {
         if config.kind != ModelKind::Encoder || config.head.is_none() {
             return Err(Error::file(folder, "has no head that predicts masked tokens; name a masked language model"));
         }
-        let tokenizer = read_tokenizer(folder)?;
+        let tokenizer = tokenizer_of(checkpoint)?;
         let named = mask_in(&folder.join("tokenizer_config.json"))?;
         let known = |mask: &str| tokenizer.token_to_id(mask).map(|id| (mask.to_owned(), id));
         let found = match &named {
@@ -67,8 +67,13 @@ impl MaskFiller {
             None => MASKS.into_iter().find_map(known),
         };
         let (mask, mask_id) = found.ok_or_else(|| Error::file(folder, "has a tokenizer without a mask token"))?;
-        let (model, _) = checkpoint.load(device, dtype)?;
-        Ok(Self { model, tokenizer, mask, mask_id })
+        let (model, LoadReport { not_finite, .. }) = checkpoint.load(device, dtype)?;
+        Ok(Self { model, tokenizer, mask, mask_id, not_finite })
+    }
+
+    /// Tensors of the checkpoint with numbers that are NaN or infinite, which spoil every prediction.
+    pub fn not_finite(&self) -> &[String] {
+        &self.not_finite
     }
 
     /// The mask, as it is written in texts.

@@ -27,6 +27,19 @@ pub use classify::{Classifier, LabelScore, TokenLabel};
 pub use fill_mask::{Candidate, MaskFiller, MaskedToken};
 pub use text_batch::TextInput;
 
+use tokenizers::Tokenizer;
+
+use crate::error::Error;
+use crate::pretrained::Checkpoint;
+
+/// The tokenizer of a checkpoint, which must have one.
+fn tokenizer_of(checkpoint: &Checkpoint) -> Result<Tokenizer, Error> {
+    match checkpoint.tokenizer()? {
+        Some(parts) => Ok(parts.tokenizer),
+        None => Err(Error::file(checkpoint.folder(), "has no tokenizer; put its tokenizer.json beside the weights")),
+    }
+}
+
 /// The probabilities of scores of which one is to hold.
 fn softmax(scores: &[f64]) -> Vec<f64> {
     let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -9,15 +9,6 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 /// A copy of the folder of a checkpoint.
-fn copied(name: &str) -> TempDir {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    for entry in std::fs::read_dir(checkpoint(name)).expect("a folder") {
-        let entry = entry.expect("an entry");
-        std::fs::copy(entry.path(), folder.path().join(entry.file_name())).expect("copied");
-    }
-    folder
-}
-
 fn entries(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).expect("a folder");
     let mut names: Vec<String> =
@@ -67,7 +58,7 @@ fn inspecting_shows_where_each_parameter_comes_from() {
 
 #[test]
 fn layers_that_differ_are_shown_apart() {
-    let folder = copied("llama");
+    let folder = copied(&checkpoint("llama"));
     let path = folder.path().join("model.safetensors");
     let bytes = std::fs::read(&path).expect("read");
     let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
@@ -228,14 +219,7 @@ fn a_full_disk_is_one_line_and_leaves_nothing() {
 
 #[test]
 fn weights_that_are_not_finite_are_a_warning() {
-    let folder = copied("llama");
-    let path = folder.path().join("model.safetensors");
-    let mut bytes = std::fs::read(&path).expect("read");
-    let end = bytes.len();
-    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
-    std::fs::write(&path, &bytes).expect("written");
-    let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
-    let name = tensors.iter().find(|(_, view)| view.data().ends_with(&f32::NAN.to_le_bytes())).expect("one").0;
+    let (folder, name) = with_a_nan(&checkpoint("llama"));
     let warning = format!("warning: tensor `{name}` holds numbers that are NaN or infinite");
     let result = run(&["run", text(folder.path()), "--tokens", "1,2"]);
     assert_eq!((result.code, result.stderr.trim()), (0, warning.as_str()));

@@ -133,3 +133,26 @@ fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
     assert!(!a.is_empty());
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
+
+/// A copy of a folder of files.
+fn copied(folder: &Path) -> TempDir {
+    let copy = tempfile::tempdir().expect("a temporary folder");
+    for file in std::fs::read_dir(folder).expect("the folder is there") {
+        let file = file.expect("it is listed");
+        std::fs::copy(file.path(), copy.path().join(file.file_name())).expect("copied");
+    }
+    copy
+}
+
+/// A copy of a checkpoint folder in which the last number is NaN, and the tensor that holds it.
+fn with_a_nan(folder: &Path) -> (TempDir, String) {
+    let copy = copied(folder);
+    let path = copy.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).expect("read");
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&path, &bytes).expect("written");
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+    let spoiled = tensors.iter().find(|(_, view)| view.data().ends_with(&f32::NAN.to_le_bytes())).expect("one").0;
+    (copy, spoiled.to_owned())
+}

@@ -156,3 +156,15 @@ fn what_cannot_be_done_is_said() {
     error(&["classify", &sequences], &["--text"]);
     error(&["classify", &answers, "--question", "Where?"], &["--context"]);
 }
+
+#[test]
+fn weights_that_are_not_finite_are_a_warning_here_too() {
+    let warned = |name: &str, command: &str, words: &str| {
+        let (folder, tensor) = with_a_nan(Path::new(&task(name)));
+        let result = run(&[command, text(folder.path()), "--text", words]);
+        let warning = format!("warning: tensor `{tensor}` holds numbers that are NaN or infinite");
+        assert_eq!((result.code, result.stderr.trim()), (0, warning.as_str()), "{name}");
+    };
+    warned("bert_words", "fill-mask", "paris is [MASK]");
+    warned("bert_sequences", "classify", "paris");
+}

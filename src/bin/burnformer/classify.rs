@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::arguments::{Compute, positive};
-use crate::model_argument::ModelArgument;
+use crate::model_argument::{ModelArgument, warn_of};
 use crate::{Outcome, output};
 
 /// Label texts, their tokens or images, or answer questions.
@@ -108,6 +108,7 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
     };
     let target = compute.open()?;
     let classifier = Classifier::new(checkpoint, &target.device, target.dtype)?;
+    warn_of(classifier.not_finite(), target.quiet);
     let report = match request {
         Request::Question { question, context } => {
             let answer = classifier.answer(&question, &context, longest_answer)?;

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::arguments::{Compute, positive};
-use crate::model_argument::ModelArgument;
+use crate::model_argument::{ModelArgument, warn_of};
 use crate::{Outcome, output};
 
 /// Predict the words that masks stand for.
@@ -43,6 +43,7 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let checkpoint = argument.trained()?;
     let target = compute.open()?;
     let filler = MaskFiller::new(checkpoint, &target.device, target.dtype)?;
+    warn_of(filler.not_finite(), target.quiet);
     let filled = filler.fill(&texts, top_k)?;
     let filled: Vec<Filled> = texts.into_iter().zip(filled).map(|(text, masks)| Filled { text, masks }).collect();
     match compute.show.json {

@@ -1,7 +1,7 @@
 //! Decoders shaped like Llama's whose layers are mixtures of experts: Mixtral, Qwen 2 and 3 MoE.
 
 use super::super::hf_config::HfConfig;
-use super::super::hf_layers::{sliding_layers, windows};
+use super::super::hf_layers::{sliding_layers, switched_window, windows};
 use super::super::hf_rope::RopeDefaults;
 use super::super::rules::{Part, Rules};
 use super::Family;
@@ -58,7 +58,7 @@ const QWEN2_MOE_DEFAULTS: Defaults = Defaults {
 fn qwen2_moe(hf: &mut HfConfig) -> ModelConfig {
     let mut config = llama_like(hf, &QWEN2_MOE_DEFAULTS);
     config.attention.bias = if hf.flag("qkv_bias", true) { ProjectionBias::QKV } else { ProjectionBias::NONE };
-    let window = qwen_window(hf);
+    let window = switched_window(hf);
     let first_full = hf.size_or_null("max_window_layers", Some(28)).unwrap_or(0);
     let sliding = sliding_layers(hf, config.n_layers, |layer| layer.is_multiple_of(2) && layer < first_full);
     config.layers = windows(&sliding, window);
@@ -77,16 +77,10 @@ fn qwen3_moe(hf: &mut HfConfig) -> ModelConfig {
     let mut config = llama_like(hf, &defaults);
     set_attention_bias(hf, &mut config);
     set_qk_norm(&mut config, QkNormScope::PerHead, NormKind::Rms);
-    let window = qwen_window(hf);
+    let window = switched_window(hf);
     config.layers = windows(&vec![true; config.n_layers], window);
     set_mixture(hf, &mut config, &Experts { n_experts: 128, n_active: 8, d_ff: 768 }, |_| None);
     config
-}
-
-/// The keys of a window are in most files, and `use_sliding_window` is off in nearly all of them.
-fn qwen_window(hf: &mut HfConfig) -> Option<usize> {
-    let is_used = hf.flag("use_sliding_window", false);
-    hf.size_or_null("sliding_window", Some(4096)).filter(|_| is_used)
 }
 
 /// What a family's configs mean where they are silent.

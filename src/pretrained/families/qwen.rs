@@ -1,7 +1,7 @@
 //! Qwen 2 and 3.
 
 use super::super::hf_config::HfConfig;
-use super::super::hf_layers::{sliding_layers, windows};
+use super::super::hf_layers::{sliding_layers, switched_window, windows};
 use super::super::rules::{Part, Rules};
 use super::Family;
 use super::decoder::{Defaults, LLAMA_DEFAULTS, llama_like, llama_names, set_attention_bias, set_qk_norm};
@@ -42,10 +42,8 @@ fn qwen3_names() -> Rules {
     llama_names().with_qk_norms("layers.N.self_attn.q_norm", "layers.N.self_attn.k_norm", Part::Whole)
 }
 
-/// The keys of a window are in most files, and `use_sliding_window` is off in nearly all of them.
 fn set_window(hf: &mut HfConfig, config: &mut ModelConfig) {
-    let is_used = hf.flag("use_sliding_window", false);
-    let window = hf.size_or_null("sliding_window", Some(4096)).filter(|_| is_used);
+    let window = switched_window(hf);
     let first = hf.size_or_null("max_window_layers", Some(28)).unwrap_or(0);
     let sliding = sliding_layers(hf, config.n_layers, |layer| layer >= first);
     config.layers = windows(&sliding, window);
