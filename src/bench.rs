@@ -225,7 +225,7 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 /// Waits until `output` is there, and reads a number of it.
-fn finish<const D: usize>(device: &Device, output: Tensor<D>) {
+pub(crate) fn finish<const D: usize>(device: &Device, output: Tensor<D>) {
     let first = output.slice(std::array::from_fn::<_, D, _>(|_| 0..1)).into_data();
     device.sync().unwrap_or_else(|error| panic!("{error}"));
     std::hint::black_box(first);

@@ -37,6 +37,7 @@ pub mod activation;
 pub mod attention;
 pub mod backend;
 pub mod bench;
+pub mod cost;
 pub mod embedding;
 pub mod error;
 pub mod feed_forward;

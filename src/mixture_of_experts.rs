@@ -153,6 +153,12 @@ impl MixtureOfExperts {
     ///
     /// When the last axis is not `d_model`.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.forward_along(x, |probabilities| Routes::to_highest(probabilities.to_data(), self.n_active))
+    }
+
+    /// As [`forward`](Self::forward), where `route` sends tokens to experts, given the probabilities,
+    /// `[tokens, n_experts]`.
+    pub(crate) fn forward_along(&self, x: Tensor<3>, route: impl FnOnce(&Tensor<2>) -> Routes) -> Tensor<3> {
         let [d_model, _] = self.router.weight.shape().dims();
         assert_shape!(x, [.., d_model]);
         let [batch, seq, _] = x.dims();
@@ -160,7 +166,7 @@ impl MixtureOfExperts {
             return x;
         }
         let x = x.reshape([batch * seq, d_model]);
-        let mut y = self.routed(x.clone());
+        let mut y = self.routed(x.clone(), route);
         if let Some(shared) = &self.shared {
             let mut z = shared.forward(x.clone());
             if let Some(gate) = &self.shared_gate {
@@ -171,12 +177,18 @@ impl MixtureOfExperts {
         y.reshape([batch, seq, d_model])
     }
 
+    /// How many experts each token passes through.
+    #[cfg(feature = "capture")]
+    pub(crate) fn n_active(&self) -> usize {
+        self.n_active
+    }
+
     /// What the chosen experts give, `[tokens, d_model]`.
-    fn routed(&self, x: Tensor<2>) -> Tensor<2> {
+    fn routed(&self, x: Tensor<2>, route: impl FnOnce(&Tensor<2>) -> Routes) -> Tensor<2> {
         let [tokens, d_model] = x.dims();
         let (dtype, device, k) = (x.dtype(), x.device(), self.n_active);
         let probabilities = softmax(widen(self.router.forward(x.clone())), 1);
-        let routes = Routes::to_highest(probabilities.to_data(), k);
+        let routes = route(&probabilities);
         let mut weights = probabilities.gather(1, indices(&routes.experts, &device).reshape([tokens, k]));
         if self.renormalize {
             weights = weights.clone() / weights.sum_dim(1);
@@ -200,7 +212,7 @@ fn indices(indices: &[usize], device: &Device) -> Tensor<1, Int> {
 }
 
 /// Which experts each token passes through.
-struct Routes {
+pub(crate) struct Routes {
     /// `k` per token, the likeliest first: entry `token · k + rank`, which is called a slot.
     experts: Vec<usize>,
 }
@@ -217,6 +229,12 @@ impl Routes {
             order
         };
         Self { experts: probabilities.chunks(n_experts).flat_map(of_token).collect() }
+    }
+
+    /// Sends tokens to experts in turn, `k` each, whatever they are.
+    #[cfg(feature = "capture")]
+    pub(crate) fn in_turn(tokens: usize, n_experts: usize, k: usize) -> Self {
+        Self { experts: (0..tokens * k).map(|slot| slot % n_experts).collect() }
     }
 
     /// For each expert the slots that it fills.

@@ -316,7 +316,7 @@ impl ModelConfig {
     }
 
     /// Width of what the task head reads.
-    pub(super) fn task_width(&self) -> usize {
+    pub(crate) fn task_width(&self) -> usize {
         let is_pooled = self.task.as_ref().is_some_and(|task| task.input == TaskInput::Pooled);
         if is_pooled { self.d_model } else { self.d_embedding() }
     }
