@@ -237,17 +237,26 @@ fn open_wgpu(name: &DeviceName) -> Result<Device, Error> {
 ///
 /// When the name is unknown or the backend of `device` does not compute in that type.
 pub fn float_dtype(name: &str, backend: &DeviceName, device: &Device) -> Result<FloatDType, Error> {
-    let dtype = match name {
-        "f32" => FloatDType::F32,
-        "f64" => FloatDType::F64,
-        "f16" => FloatDType::F16,
-        "bf16" => FloatDType::BF16,
-        _ => return Err(Error::Input(format!("there is no number type `{name}`; there are f32, f64, f16 and bf16"))),
-    };
+    let dtype = float_dtype_named(name)?;
     if computes_in(dtype, device) {
         Ok(dtype)
     } else {
         Err(Error::backend(backend, format!("does not compute in {name}; use `--dtype f32` or another backend")))
+    }
+}
+
+/// The number type called `name`, whether or not a backend has it.
+///
+/// # Errors
+///
+/// When there is no such type.
+pub fn float_dtype_named(name: &str) -> Result<FloatDType, Error> {
+    match name {
+        "f32" => Ok(FloatDType::F32),
+        "f64" => Ok(FloatDType::F64),
+        "f16" => Ok(FloatDType::F16),
+        "bf16" => Ok(FloatDType::BF16),
+        _ => Err(Error::Input(format!("there is no number type `{name}`; there are f32, f64, f16 and bf16"))),
     }
 }
 

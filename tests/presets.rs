@@ -9,6 +9,8 @@ use burnformer::model::{LayerRotary, ModelConfig, preset_names, preset_text};
 const COUNTS: &[(&str, u64)] = &[
     // 10,000 · 128 + 4 · 128² + 4 · 128
     ("attention-block", 1_346_048),
+    // 12 · 4096², and two norms of 2 · 4096
+    ("classic-block", 201_342_976),
     // 4 · 32² + 4 · 32, and 2 · 32 · 64 + 64 + 32, and two norms of 2 · 32
     ("encoder-layer", 8_544),
     // 37,000 · 512 and six times 4 · 512² (no biases), 2 · 512 · 2048 + 2048 + 512, and two norms of 2 · 512
@@ -52,7 +54,8 @@ const COUNTS: &[(&str, u64)] = &[
 ];
 
 /// Presets that no published checkpoint belongs to.
-const WITHOUT_CHECKPOINT: [&str; 4] = ["attention-block", "encoder-layer", "transformer-base-encoder", "gpt3-175b"];
+const WITHOUT_CHECKPOINT: [&str; 5] =
+    ["attention-block", "classic-block", "encoder-layer", "transformer-base-encoder", "gpt3-175b"];
 
 fn preset(name: &str) -> ModelConfig {
     ModelConfig::preset(name).unwrap_or_else(|error| panic!("{error}"))

@@ -11,6 +11,7 @@ macro_rules! presets {
 
 presets![
     "attention-block",
+    "classic-block",
     "encoder-layer",
     "transformer-base-encoder",
     "gpt2",

@@ -7,6 +7,7 @@
 mod checkpoint_forms;
 #[path = "../common/mod.rs"]
 mod common;
+mod cost;
 mod errors;
 mod generate;
 mod gguf;

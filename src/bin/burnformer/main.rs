@@ -8,6 +8,8 @@ mod bench;
 mod classify;
 mod config;
 mod convert;
+mod cost;
+mod cost_text;
 mod embed;
 mod fill_mask;
 mod generate;
@@ -18,6 +20,7 @@ mod model_argument;
 mod output;
 mod parity;
 mod progress;
+mod quantity;
 mod random;
 mod run;
 #[cfg(feature = "remote")]
@@ -66,6 +69,7 @@ enum Command {
     FillMask(fill_mask::Arguments),
     Generate(Box<generate::Arguments>),
     Bench(bench::Arguments),
+    Cost(cost::Arguments),
     Config(config::Arguments),
     Inspect(inspect::Arguments),
     Convert(convert::Arguments),
@@ -99,6 +103,7 @@ impl Command {
             Self::FillMask(arguments) => fill_mask::run(arguments),
             Self::Generate(arguments) => generate::run(*arguments),
             Self::Bench(arguments) => bench::run(arguments),
+            Self::Cost(arguments) => cost::run(arguments),
             Self::Config(arguments) => config::run(arguments),
             Self::Inspect(arguments) => inspect::run(arguments),
             Self::Convert(arguments) => convert::run(arguments),
