@@ -54,7 +54,7 @@ const USUAL_LEN: usize = 2048;
 /// Above this, whole numbers are no longer exact in 64-bit floating point, nor is there room for products of them.
 const MOST_PARAMETERS: u64 = 1 << 53;
 /// Tokens of one batch beyond this are refused, for the same reason.
-const MOST_TOKENS: u64 = 1 << 40;
+const MOST_TOKENS: u64 = 1 << 32;
 
 /// The sizes of a model, as papers tabulate them.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]

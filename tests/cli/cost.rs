@@ -55,6 +55,7 @@ fn several_models_make_a_table() {
         .collect();
     assert_eq!(heads, [[768, 12, 12, 64], [4096, 32, 32, 128], [8192, 64, 8, 128], [4096, 32, 8, 128]]);
     assert_eq!(costs[2]["parameters"]["total"], 68_976_648_192u64);
+    assert_eq!(costs[3]["model"], "mistral-7b");
 
     let table = run(&[&["cost"], &models[..]].concat());
     assert_eq!((table.code, table.stderr.as_str()), (0, ""));

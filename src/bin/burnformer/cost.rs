@@ -4,6 +4,7 @@ use burnformer::Error;
 use burnformer::backend::{float_dtype, float_dtype_named};
 use burnformer::cost::{CostOptions, CostReport, Machine};
 use clap::Args;
+use serde::Serialize;
 
 use crate::arguments::{Show, default_backend, open_working, positive};
 use crate::cost_text::{comparison, document};
@@ -64,6 +65,14 @@ pub struct Arguments {
     show: Show,
 }
 
+/// The cost of the model that was called so.
+#[derive(Serialize)]
+struct Named<'a> {
+    model: &'a str,
+    #[serde(flatten)]
+    cost: &'a CostReport,
+}
+
 pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let machine = machine(&arguments)?;
     let Arguments { models, batch, seq, source_seq, dtype, train_tokens, parameters, show, .. } = arguments;
@@ -86,8 +95,10 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
         costs.push((model, report));
     }
     match (&costs[..], show.json) {
-        ([(_, cost)], true) => output::print_json(cost)?,
-        (costs, true) => output::print_json(&costs.iter().map(|(_, cost)| cost).collect::<Vec<_>>())?,
+        ([(model, cost)], true) => output::print_json(&Named { model, cost })?,
+        (costs, true) => {
+            output::print_json(&costs.iter().map(|(model, cost)| Named { model, cost }).collect::<Vec<_>>())?;
+        }
         ([(model, cost)], false) => output::print(&document(model, cost))?,
         (costs, false) => output::print(&comparison(costs))?,
     }
