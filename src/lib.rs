@@ -42,6 +42,7 @@ pub mod error;
 pub mod feed_forward;
 pub mod generation;
 pub mod head;
+pub mod head_roles;
 pub mod images;
 mod kernel;
 pub mod mixture_of_experts;
