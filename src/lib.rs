@@ -50,6 +50,8 @@ pub mod model;
 pub mod norm;
 pub mod parity;
 pub mod patch_embedding;
+#[cfg(feature = "plot")]
+pub mod plot;
 pub mod positions;
 mod precision;
 pub mod pretrained;

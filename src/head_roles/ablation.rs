@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{HeadId, HeadInput, check_heads};
 use crate::error::Error;
-use crate::model::{AttentionObserver, AttentionPlace, ForwardOptions, ModelKind, Transformer};
+use crate::model::{AttentionObserver, AttentionPlace, ForwardOptions, ModelConfig, ModelKind, Transformer};
 use crate::precision::widen;
 
 /// Rows run at a time hold at most this many bytes of logits, and are at most this many.
@@ -39,17 +39,8 @@ pub fn ablate_heads(
     heads: &[HeadId],
     progress: &mut dyn FnMut(usize),
 ) -> Result<Ablation, Error> {
-    let config = model.config();
-    if config.kind != ModelKind::Decoder || model.head.is_none() {
-        let problem = "switching heads off is measured by the next-token loss, and this model predicts no next token";
-        return Err(Error::Input(problem.into()));
-    }
-    if input.tokens.len() < 2 {
-        let problem = format!("the next-token loss needs at least 2 tokens, the text has {}", input.tokens.len());
-        return Err(Error::Input(problem));
-    }
-    check_heads(config, heads)?;
-    let logits_of_row = input.tokens.len() * config.vocab_size() * size_of::<f32>();
+    check_ablation(model.config(), input, heads)?;
+    let logits_of_row = input.tokens.len() * model.config().vocab_size() * size_of::<f32>();
     let chunk = (LARGEST_LOGITS / logits_of_row).clamp(1, MOST_ROWS);
     let whole_and_without: Vec<Option<HeadId>> = std::iter::once(None).chain(heads.iter().copied().map(Some)).collect();
     let mut losses = Vec::with_capacity(whole_and_without.len());
@@ -61,15 +52,29 @@ pub fn ablate_heads(
     Ok(Ablation { loss, effects: losses[1..].iter().map(|without| without - loss).collect() })
 }
 
+/// Whether [`ablate_heads`] can be carried out on a model of this configuration.
+///
+/// # Errors
+///
+/// When the model does not predict the next token, there is no such head, or the text has fewer than two tokens.
+pub fn check_ablation(config: &ModelConfig, input: &HeadInput, heads: &[HeadId]) -> Result<(), Error> {
+    if config.kind != ModelKind::Decoder || config.head.is_none() {
+        let problem = "switching heads off is measured by the next-token loss, and this model predicts no next token";
+        return Err(Error::Input(problem.into()));
+    }
+    if input.tokens.len() < 2 {
+        let problem = format!("the next-token loss needs at least 2 tokens, the text has {}", input.tokens.len());
+        return Err(Error::Input(problem));
+    }
+    check_heads(config, heads)
+}
+
 /// The loss of one row for each entry, without the head that it names.
-fn next_token_losses(
-    model: &Transformer,
-    input: &HeadInput,
-    without: &[Option<HeadId>],
-) -> Result<Vec<f64>, Error> {
+fn next_token_losses(model: &Transformer, input: &HeadInput, without: &[Option<HeadId>]) -> Result<Vec<f64>, Error> {
     let (rows, device) = (without.len(), model.device());
     let mut switches = Switches::new(model, without, &device);
-    let output = model.forward_observed(&input.text(rows, model.config()), None, ForwardOptions::default(), &mut switches)?;
+    let output =
+        model.forward_observed(&input.text(rows, model.config()), None, ForwardOptions::default(), &mut switches)?;
     let logits = widen(output.logits.ok_or_else(|| Error::Input("the model gives no logits".into()))?);
     let predicted = input.tokens.len() - 1;
     let targets = input.tokens[1..].repeat(rows);

@@ -36,7 +36,7 @@ mod scores;
 
 use burn::tensor::Tensor;
 
-pub use ablation::{Ablation, ablate_heads};
+pub use ablation::{Ablation, ablate_heads, check_ablation};
 pub use pattern::{AttentionPattern, Visibility};
 pub use repeated::RepeatedTokens;
 pub use scores::{CLEAR_ENTROPY, CLEAR_SHARE, HeadId, HeadRole, HeadScores};
@@ -172,10 +172,7 @@ fn visibility(config: &ModelConfig, place: AttentionPlace) -> Visibility {
         return Visibility::default();
     }
     let pattern = stack_of(config, place.part).and_then(|stack| stack.layer_patterns().get(place.layer).copied());
-    Visibility {
-        is_causal: place.part == AttentionPart::Decoder,
-        window: pattern.and_then(|pattern| pattern.window),
-    }
+    Visibility { is_causal: place.part == AttentionPart::Decoder, window: pattern.and_then(|pattern| pattern.window) }
 }
 
 /// Fails where the model has no such head.
@@ -206,7 +203,9 @@ fn observe(
 ) -> Result<(), Error> {
     if tokens.len() < FEWEST_TOKENS {
         let count = tokens.len();
-        return Err(Error::Input(format!("heads are told apart on at least {FEWEST_TOKENS} tokens, the text has {count}")));
+        return Err(Error::Input(format!(
+            "heads are told apart on at least {FEWEST_TOKENS} tokens, the text has {count}"
+        )));
     }
     check_fits(model, input, tokens.len())?;
     let mut observer = PatternObserver { is_asked_for, see, not_finite: None };

@@ -25,7 +25,8 @@ impl HeadId {
     ///
     /// A sentence that says what is expected.
     pub fn parse(text: &str, main: AttentionPart) -> Result<Self, String> {
-        let expected = || format!("`{text}` names no head; write LAYER.HEAD (3.1), or encoder.3.1, decoder.3.1, cross.3.1");
+        let expected =
+            || format!("`{text}` names no head; write LAYER.HEAD (3.1), or encoder.3.1, decoder.3.1, cross.3.1");
         let words: Vec<&str> = text.trim().split('.').collect();
         let (part, layer, head) = match words[..] {
             [layer, head] => (main, layer, head),
@@ -140,9 +141,9 @@ impl HeadRole {
 /// other place of the same sequence can have as much.
 pub const CLEAR_SHARE: f64 = 0.5;
 
-/// The entropy above which a head is called uniform. Half of the keys alone, looked at alike, have 1 − ln 2 / ln n: 0.85
-/// of a hundred tokens, 0.9 of a thousand; so a head above this leaves out few keys.
-pub const CLEAR_ENTROPY: f64 = 0.95;
+/// The entropy above which a head is called uniform. One that leaves out half of n keys and looks at the others alike has
+/// 1 − ln 2 / ln n: 0.8 of 32 tokens, 0.9 of 1000; so a head above this leaves out few.
+pub const CLEAR_ENTROPY: f64 = 0.9;
 
 /// What one head attends to.
 ///

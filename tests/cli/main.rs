@@ -10,6 +10,8 @@ mod common;
 mod errors;
 mod generate;
 mod gguf;
+mod heads;
+mod plots;
 #[cfg(feature = "remote")]
 mod remote;
 mod results;

@@ -11,17 +11,20 @@ mod convert;
 mod embed;
 mod fill_mask;
 mod generate;
+mod heads;
 mod inspect;
 mod last_resort;
 mod logits;
 mod model_argument;
 mod output;
 mod parity;
+mod plot;
 mod progress;
 mod random;
 mod run;
 #[cfg(feature = "remote")]
 mod serve_device;
+mod text_input;
 mod verify;
 
 use std::process::ExitCode;
@@ -65,6 +68,8 @@ enum Command {
     Classify(classify::Arguments),
     FillMask(fill_mask::Arguments),
     Generate(Box<generate::Arguments>),
+    Heads(heads::Arguments),
+    Plot(plot::Arguments),
     Bench(bench::Arguments),
     Config(config::Arguments),
     Inspect(inspect::Arguments),
@@ -98,6 +103,8 @@ impl Command {
             Self::Classify(arguments) => classify::run(arguments),
             Self::FillMask(arguments) => fill_mask::run(arguments),
             Self::Generate(arguments) => generate::run(*arguments),
+            Self::Heads(arguments) => heads::run(arguments),
+            Self::Plot(arguments) => plot::run(arguments),
             Self::Bench(arguments) => bench::run(arguments),
             Self::Config(arguments) => config::run(arguments),
             Self::Inspect(arguments) => inspect::run(arguments),
