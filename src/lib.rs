@@ -43,6 +43,7 @@ pub mod error;
 pub mod feed_forward;
 pub mod generation;
 pub mod head;
+pub mod head_roles;
 pub mod images;
 mod kernel;
 pub mod mixture_of_experts;
@@ -50,6 +51,8 @@ pub mod model;
 pub mod norm;
 pub mod parity;
 pub mod patch_embedding;
+#[cfg(feature = "plot")]
+pub mod plot;
 pub mod positions;
 mod precision;
 pub mod pretrained;

@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::attention::{
-    AttentionContext, AttentionMask, KvCache, MultiHeadAttention, MultiHeadAttentionConfig, ProjectedMemory,
+    AttentionContext, AttentionMask, HeadTap, KvCache, MultiHeadAttention, MultiHeadAttentionConfig, ProjectedMemory,
     RotaryAngles,
 };
 use crate::error::{ConfigError, Faults};
@@ -325,6 +325,24 @@ impl<'a> BlockContext<'a> {
     }
 }
 
+/// What one call of a block does with single heads beside the usual; by default nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BlockTaps {
+    /// In self-attention.
+    pub attention: HeadTap,
+    /// In cross-attention.
+    pub cross_attention: HeadTap,
+}
+
+/// The weights that the taps of a block have kept, `[batch, n_heads, query_len, key_len]`.
+#[derive(Debug, Default)]
+pub(crate) struct BlockWeights {
+    /// Of self-attention.
+    pub attention: Option<Tensor<4>>,
+    /// Of cross-attention.
+    pub cross_attention: Option<Tensor<4>>,
+}
+
 /// One transformer block.
 ///
 /// ```text
@@ -371,7 +389,7 @@ impl TransformerBlock {
     /// When shapes do not fit, a block with cross-attention gets no memory, or the configured attention kernel cannot
     /// honour the call.
     pub fn forward(&self, x: Tensor<3>, context: BlockContext) -> Tensor<3> {
-        self.run(x, context, false).0
+        self.forward_tapped(x, context, &BlockTaps::default()).0
     }
 
     /// As [`forward`](Self::forward), with the weights of each head of self-attention.
@@ -385,8 +403,9 @@ impl TransformerBlock {
     ///
     /// As [`forward`](Self::forward); also when the configured kernel cannot return weights.
     pub fn forward_with_weights(&self, x: Tensor<3>, context: BlockContext) -> (Tensor<3>, Tensor<4>) {
-        let (y, weights) = self.run(x, context, true);
-        (y, weights.expect("weights were asked for"))
+        let taps = BlockTaps { attention: HeadTap::weights(), ..BlockTaps::default() };
+        let (y, weights) = self.forward_tapped(x, context, &taps);
+        (y, weights.attention.expect("weights were asked for"))
     }
 
     /// The keys and values of a memory that the cross-attention of this block reads, made once for all calls; `None` in a
@@ -403,33 +422,38 @@ impl TransformerBlock {
         self.cross_attention.as_ref().map(|cross| cross.project_memory(states))
     }
 
-    fn run(&self, x: Tensor<3>, context: BlockContext, return_weights: bool) -> (Tensor<3>, Option<Tensor<4>>) {
+    /// As [`forward`](Self::forward), with taps on single heads.
+    pub(crate) fn forward_tapped(
+        &self,
+        x: Tensor<3>,
+        context: BlockContext,
+        taps: &BlockTaps,
+    ) -> (Tensor<3>, BlockWeights) {
         let BlockContext { mask, rotary, bias, cache, memory } = context;
-        let mut weights = None;
+        let mut kept = BlockWeights::default();
         let attend = |h: Tensor<3>| {
             let context = AttentionContext { mask, rotary, bias, cache };
-            if return_weights {
-                let (y, w) = self.attention.forward_with_weights(h, None, context);
-                weights = Some(w);
-                y
-            } else {
-                self.attention.forward(h, context)
-            }
+            let (y, weights) = self.attention.attend_self(h, context, &taps.attention);
+            kept.attention = weights;
+            y
         };
         if self.layout.topology != BlockTopology::Sequential {
-            return (self.parallel(x, attend), weights);
+            return (self.parallel(x, attend), kept);
         }
         let mut x = self.branch(x, &self.attention_norm, attend);
         if let Some(cross) = &self.cross_attention {
             let Memory { projected, mask } = memory.expect("a block with cross-attention needs a memory");
             x = self.branch(x, &self.cross_attention_norm, |h| {
-                cross.forward_projected(h, projected, AttentionContext::masked(mask))
+                let context = AttentionContext::masked(mask);
+                let (y, weights) = cross.attend_projected(h, projected, context, &taps.cross_attention);
+                kept.cross_attention = weights;
+                y
             });
         }
         if self.has_network() {
             x = self.branch(x, &self.feed_forward_norm, |h| self.network(h));
         }
-        (x, weights)
+        (x, kept)
     }
 
     /// One branch on the residual stream.

@@ -15,6 +15,7 @@ pub(crate) use config::is_zero;
 pub use config::{MultiHeadAttentionConfig, ProjectionBias, QkNorm, QkNormScope};
 pub use kv_cache::KvCache;
 pub use mask::{AttentionMask, MaskForm};
+pub(crate) use multi_head_attention::HeadTap;
 pub use multi_head_attention::{AttentionContext, MultiHeadAttention, ProjectedMemory};
 pub use relative_bias::{RelativeBias, RelativeBiasConfig};
 pub use rotary::{RotaryAngles, RotaryConfig, RotaryFrequencies, RotaryScaling, RotaryStyle};

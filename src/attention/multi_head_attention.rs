@@ -64,6 +64,22 @@ impl<'a> AttentionContext<'a> {
     }
 }
 
+/// What one call does with single heads beside the usual; by default nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HeadTap {
+    /// Factors on the outputs of heads, `[1 or batch, n_heads]`: 0 switches a head off.
+    pub gates: Option<Tensor<2>>,
+    /// Whether the weights are given back.
+    pub keeps_weights: bool,
+}
+
+impl HeadTap {
+    /// Gives the weights back and changes nothing.
+    pub(crate) fn weights() -> Self {
+        Self { gates: None, keeps_weights: true }
+    }
+}
+
 /// Keys and values of a memory that cross-attention reads: projected once, read by every later call.
 #[derive(Clone, Debug)]
 pub struct ProjectedMemory {
@@ -133,7 +149,7 @@ impl MultiHeadAttention {
     ///
     /// When shapes do not fit, or the configured kernel cannot honour the call.
     pub fn forward(&self, x: Tensor<3>, context: AttentionContext) -> Tensor<3> {
-        self.attend_self(x, context, false).0
+        self.attend_self(x, context, &HeadTap::default()).0
     }
 
     /// Cross-attention: queries from `x`, keys and values from `memory`.
@@ -178,7 +194,7 @@ impl MultiHeadAttention {
     ///
     /// As [`forward`](Self::forward).
     pub fn forward_projected(&self, x: Tensor<3>, memory: &ProjectedMemory, context: AttentionContext) -> Tensor<3> {
-        self.attend(x, [memory.key.clone(), memory.value.clone()], context, false).0
+        self.attend_projected(x, memory, context, &HeadTap::default()).0
     }
 
     /// Self-attention, or cross-attention where a `memory` is given, with the weights of each head.
@@ -200,24 +216,33 @@ impl MultiHeadAttention {
         context: AttentionContext,
     ) -> (Tensor<3>, Tensor<4>) {
         let (output, weights) = match memory {
-            None => self.attend_self(x, context, true),
-            Some(memory) => {
-                let memory = self.keys_and_values(memory);
-                self.attend(x, memory, context, true)
-            }
+            None => self.attend_self(x, context, &HeadTap::weights()),
+            Some(memory) => self.attend_projected(x, &self.project_memory(memory), context, &HeadTap::weights()),
         };
         (output, weights.expect("weights were asked for"))
     }
 
-    fn attend_self(
+    /// Self-attention; the weights where the tap keeps them.
+    pub(crate) fn attend_self(
         &self,
         x: Tensor<3>,
         context: AttentionContext,
-        return_weights: bool,
+        tap: &HeadTap,
     ) -> (Tensor<3>, Option<Tensor<4>>) {
         self.check_input(&x);
         let source = self.keys_and_values(x.clone());
-        self.attend(x, source, context, return_weights)
+        self.attend(x, source, context, tap)
+    }
+
+    /// Cross-attention; the weights where the tap keeps them.
+    pub(crate) fn attend_projected(
+        &self,
+        x: Tensor<3>,
+        memory: &ProjectedMemory,
+        context: AttentionContext,
+        tap: &HeadTap,
+    ) -> (Tensor<3>, Option<Tensor<4>>) {
+        self.attend(x, [memory.key.clone(), memory.value.clone()], context, tap)
     }
 
     /// Keys and values of `source`, normalised and split into heads, not yet turned.
@@ -244,14 +269,14 @@ impl MultiHeadAttention {
         x: Tensor<3>,
         [mut key, mut value]: [Tensor<4>; 2],
         context: AttentionContext,
-        return_weights: bool,
+        tap: &HeadTap,
     ) -> (Tensor<3>, Option<Tensor<4>>) {
         self.check_input(&x);
         let [batch, query_len, _] = x.dims();
         let [_, width] = self.query.weight.shape().dims();
         if batch * query_len == 0 {
             let shape = [batch, self.n_heads, query_len, key.dims()[2]];
-            return (x.clone(), return_weights.then(|| Tensor::zeros(shape, (&x.device(), x.dtype()))));
+            return (x.clone(), tap.keeps_weights.then(|| Tensor::zeros(shape, (&x.device(), x.dtype()))));
         }
         let mut query = self.normed_heads(self.project(&self.query, x), &self.query_norm, self.n_heads);
         if let Some(rotary) = context.rotary {
@@ -266,10 +291,14 @@ impl MultiHeadAttention {
             softcap: self.softcap,
             dropout: Some(&self.dropout),
             kernel: self.kernel,
-            return_weights,
+            return_weights: tap.keeps_weights,
         };
-        let AttentionOutput { context, weights } =
+        let AttentionOutput { mut context, weights } =
             scaled_dot_product_attention(query, key, value, context.mask, context.bias, &options);
+        if let Some(gates) = &tap.gates {
+            let [rows, n_heads] = gates.dims();
+            context = context * gates.clone().reshape([rows, n_heads, 1, 1]);
+        }
         let merged = context.swap_dims(1, 2).reshape([batch, query_len, width]);
         (self.output.forward(merged), weights)
     }

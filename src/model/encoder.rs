@@ -5,6 +5,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::cache::{Cache, Step};
 use super::config::ModelConfig;
+use super::observer::AttentionObserver;
 use super::stack::Stack;
 use crate::attention::RelativeBias;
 use crate::error::Error;
@@ -35,14 +36,20 @@ impl Encoder {
     }
 
     /// Encodes embedded tokens, `[batch, seq, d_model]`: those of `step`, which `read` has taken.
-    pub(super) fn forward(&self, x: Tensor<3>, step: &Step, read: &mut Cache) -> Result<Tensor<3>, Error> {
+    pub(super) fn forward(
+        &self,
+        x: Tensor<3>,
+        step: &Step,
+        read: &mut Cache,
+        observer: &mut dyn AttentionObserver,
+    ) -> Result<Tensor<3>, Error> {
         let stack = Stack {
             config: &self.config,
             layers: &self.layers,
             relative_bias: self.relative_bias.as_ref(),
             final_norm: self.final_norm.as_ref(),
         };
-        stack.check_kernel(x.dims()[0], step, false, &x.device())?;
-        Ok(stack.run(x, read, None, false).0)
+        stack.check_kernel(x.dims()[0], step, observer, &x.device())?;
+        Ok(stack.run(x, read, None, observer))
     }
 }

@@ -4,11 +4,12 @@ use burn::tensor::{Device, Tensor};
 
 use super::cache::{Cache, EncodedMemory, Step};
 use super::config::{LayerRotary, ModelConfig, ModelKind};
-use crate::attention::{AttentionMask, AttentionRequest, MaskForm, RelativeBias, RotaryAngles, supports};
+use super::observer::{AttentionObserver, AttentionPart, AttentionPlace};
+use crate::attention::{AttentionMask, AttentionRequest, HeadTap, MaskForm, RelativeBias, RotaryAngles, supports};
 use crate::error::Error;
 use crate::norm::Norm;
 use crate::positions::{Positions, RotaryPositions};
-use crate::transformer_block::{BlockContext, TransformerBlock};
+use crate::transformer_block::{BlockContext, BlockTaps, TransformerBlock};
 
 /// Some blocks in a row, of an encoder or a decoder.
 #[derive(Clone, Copy)]
@@ -20,17 +21,16 @@ pub(super) struct Stack<'a> {
 }
 
 impl Stack<'_> {
-    /// Applies the blocks and the norm to `x`, `[batch, seq, d_model]`, which the cache has been told of; gives the attention weights of each layer where
-    /// they are asked for.
+    /// Applies the blocks and the norm to `x`, `[batch, seq, d_model]`, which the cache has been told of, under the eyes of
+    /// `observer`.
     pub fn run(
         &self,
         mut x: Tensor<3>,
         cache: &mut Cache,
         memory: Option<&EncodedMemory>,
-        with_weights: bool,
-    ) -> (Tensor<3>, Vec<Tensor<4>>) {
+        observer: &mut dyn AttentionObserver,
+    ) -> Tensor<3> {
         let shared = SharedContext::new(self, cache, &x.device());
-        let mut weights = Vec::new();
         for (index, (layer, pattern)) in self.layers.iter().zip(&self.config.layer_patterns()).enumerate() {
             let scores = shared.scores(pattern.window);
             let context = BlockContext {
@@ -40,22 +40,37 @@ impl Stack<'_> {
                 cache: cache.layer(index),
                 memory: memory.map(|memory| memory.of_layer(index)),
             };
-            x = if with_weights {
-                let (y, w) = layer.forward_with_weights(x, context);
-                weights.push(w);
-                y
-            } else {
-                layer.forward(x, context)
-            };
+            let [attention, cross] = self.places(index);
+            let tap = |place| HeadTap { gates: observer.gates(place), keeps_weights: observer.wants_weights(place) };
+            let taps = BlockTaps { attention: tap(attention), cross_attention: tap(cross) };
+            let (y, weights) = layer.forward_tapped(x, context, &taps);
+            x = y;
+            for (place, weights) in [(attention, weights.attention), (cross, weights.cross_attention)] {
+                if let Some(weights) = weights {
+                    observer.see_weights(place, weights);
+                }
+            }
         }
-        if let Some(norm) = self.final_norm {
-            x = norm.forward(x);
+        match self.final_norm {
+            Some(norm) => norm.forward(x),
+            None => x,
         }
-        (x, weights)
+    }
+
+    /// Self- and cross-attention of a layer.
+    fn places(&self, layer: usize) -> [AttentionPlace; 2] {
+        [self.config.attention_part(), AttentionPart::Cross].map(|part| AttentionPlace { part, layer })
     }
 
     /// Fails where a kernel that the configuration names cannot honour a call.
-    pub fn check_kernel(&self, batch: usize, step: &Step, with_weights: bool, device: &Device) -> Result<(), Error> {
+    pub fn check_kernel(
+        &self,
+        batch: usize,
+        step: &Step,
+        observer: &dyn AttentionObserver,
+        device: &Device,
+    ) -> Result<(), Error> {
+        let mut places = (0..self.layers.len()).flat_map(|layer| self.places(layer));
         let attention = &self.config.attention;
         let is_windowed = self.config.layers.iter().any(|layer| layer.window.is_some());
         let mask = match self.config.kind {
@@ -70,7 +85,7 @@ impl Stack<'_> {
             biased: matches!(self.config.positions, Positions::Alibi(_) | Positions::Relative(_)),
             softcapped: attention.softcap.is_some(),
             dropout: attention.dropout > 0.0 && device.is_autodiff(),
-            return_weights: with_weights,
+            return_weights: places.any(|place| observer.wants_weights(place)),
             autodiff: device.is_autodiff(),
         };
         supports(attention.kernel, &request, device).map_err(Error::Input)

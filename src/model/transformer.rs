@@ -8,6 +8,7 @@ use super::cache::{Cache, EncodedMemory};
 use super::config::{ModelConfig, ModelKind};
 use super::encoder::Encoder;
 use super::input::{ModelInput, Source};
+use super::observer::{AttentionObserver, Collector};
 use super::stack::Stack;
 use crate::attention::RelativeBias;
 use crate::backend;
@@ -155,6 +156,24 @@ impl Transformer {
         cache: Option<&mut Cache>,
         options: ForwardOptions,
     ) -> Result<ModelOutput, Error> {
+        self.forward_observed(input, cache, options, &mut ())
+    }
+
+    /// As [`forward`](Self::forward), under the eyes of `observer`, which sees attention weights as they are made and may
+    /// switch heads off.
+    ///
+    /// # Errors
+    ///
+    /// As [`forward`](Self::forward).
+    pub fn forward_observed(
+        &self,
+        input: &ModelInput,
+        cache: Option<&mut Cache>,
+        options: ForwardOptions,
+        observer: &mut dyn AttentionObserver,
+    ) -> Result<ModelOutput, Error> {
+        let collected = options.weights.then(|| self.config.attention_part());
+        let observer = &mut Collector { observer, collected, weights: Vec::new() };
         let device = self.device();
         input.check(&self.config)?;
         if cache.is_some() && self.config.kind == ModelKind::Encoder {
@@ -171,8 +190,11 @@ impl Transformer {
         let cache = cache.unwrap_or(&mut alone);
         let step = cache.plan(input, &self.config)?;
         let [batch, seq] = input.dims();
-        self.stack().check_kernel(batch, &step, options.weights, &device)?;
-        let memory = self.encoder.as_ref().map(|encoder| self.read_source(encoder, input, cache)).transpose()?;
+        self.stack().check_kernel(batch, &step, observer, &device)?;
+        let memory = match &self.encoder {
+            Some(encoder) => Some(self.read_source(encoder, input, cache, observer)?),
+            None => None,
+        };
         if let Some(memory) = &memory {
             cache.remember(memory.clone());
         }
@@ -186,14 +208,14 @@ impl Transformer {
             Source::Pixels(_) => return Err(Error::Input("the model takes no images".into())),
             Source::Tokens(ids) => self.embed(ids, input, &cache.positions())?,
         };
-        let (x, weights) = self.stack().run(x, cache, memory.as_ref(), options.weights);
+        let x = self.stack().run(x, cache, memory.as_ref(), observer);
         let pooled = self.pooler.as_ref().map(|pooler| pooler.forward(x.clone()));
         Ok(ModelOutput {
             logits: self.logits(&x, options.logits),
             scores: self.scores(&x, pooled.clone(), input),
             pooled,
             hidden: x,
-            weights,
+            weights: std::mem::take(&mut observer.weights),
         })
     }
 
@@ -262,7 +284,13 @@ impl Transformer {
     }
 
     /// What the blocks read of the encoder: its output on the source of the first call, or what the cache remembers.
-    fn read_source(&self, encoder: &Encoder, input: &ModelInput, cache: &Cache) -> Result<EncodedMemory, Error> {
+    fn read_source(
+        &self,
+        encoder: &Encoder,
+        input: &ModelInput,
+        cache: &Cache,
+        observer: &mut dyn AttentionObserver,
+    ) -> Result<EncodedMemory, Error> {
         let source = match (&input.encoder_input, cache.memory()) {
             (Some(source), None) => source,
             (None, Some(memory)) => return Ok(memory.clone()),
@@ -280,7 +308,7 @@ impl Transformer {
         let states = if source.dims().contains(&0) {
             self.empty_output(source.dims()).hidden
         } else {
-            encoder.forward(self.embed(ids, source, &read.positions())?, &step, &mut read)?
+            encoder.forward(self.embed(ids, source, &read.positions())?, &step, &mut read, observer)?
         };
         let layers = self.layers.iter().filter_map(|layer| layer.project_memory(states.clone())).collect();
         Ok(EncodedMemory::new(layers, read.padding_mask(&states.device())))

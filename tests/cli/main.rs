@@ -11,6 +11,8 @@ mod cost;
 mod errors;
 mod generate;
 mod gguf;
+mod heads;
+mod plots;
 #[cfg(feature = "remote")]
 mod remote;
 mod results;

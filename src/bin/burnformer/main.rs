@@ -13,18 +13,21 @@ mod cost_text;
 mod embed;
 mod fill_mask;
 mod generate;
+mod heads;
 mod inspect;
 mod last_resort;
 mod logits;
 mod model_argument;
 mod output;
 mod parity;
+mod plot;
 mod progress;
 mod quantity;
 mod random;
 mod run;
 #[cfg(feature = "remote")]
 mod serve_device;
+mod text_input;
 mod verify;
 
 use std::process::ExitCode;
@@ -68,6 +71,8 @@ enum Command {
     Classify(classify::Arguments),
     FillMask(fill_mask::Arguments),
     Generate(Box<generate::Arguments>),
+    Heads(heads::Arguments),
+    Plot(plot::Arguments),
     Bench(bench::Arguments),
     Cost(cost::Arguments),
     Config(config::Arguments),
@@ -102,6 +107,8 @@ impl Command {
             Self::Classify(arguments) => classify::run(arguments),
             Self::FillMask(arguments) => fill_mask::run(arguments),
             Self::Generate(arguments) => generate::run(*arguments),
+            Self::Heads(arguments) => heads::run(arguments),
+            Self::Plot(arguments) => plot::run(arguments),
             Self::Bench(arguments) => bench::run(arguments),
             Self::Cost(arguments) => cost::run(arguments),
             Self::Config(arguments) => config::run(arguments),

@@ -118,6 +118,13 @@ impl ModelArgument {
             _ => Ok(()),
         }
     }
+
+    /// Fails where the attention weights of one layer on `seq` tokens would not fit into memory.
+    pub fn check_weights(&self, seq: usize) -> Result<(), Error> {
+        // Scores, weights, a copy on the host, and one head in 64 bits.
+        let square = seq as f64 * seq as f64;
+        check_memory(square * (12.0 * self.config().attention.n_heads as f64 + 8.0), "the attention weights of a layer")
+    }
 }
 
 /// Names the tensors that will spoil every output.

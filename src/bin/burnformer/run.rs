@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::arguments::{Compute, Row, Target, positive};
 use crate::model_argument::ModelArgument;
 use crate::random::Random;
+use crate::text_input::encode;
 use crate::{Outcome, output};
 
 /// Build a model and run it once.
@@ -124,14 +125,6 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
     argument.note_weights(seed, &compute.show);
     show(&report, compute.show.json)?;
     Ok(Outcome::Done)
-}
-
-fn encode(argument: &ModelArgument, text: &str) -> Result<Vec<i64>, Error> {
-    let tokenizer = argument.checkpoint().map_or(Ok(None), |checkpoint| checkpoint.tokenizer())?;
-    let tokenizer = tokenizer.ok_or_else(|| {
-        Error::Input("--text needs a tokenizer, and this model comes without one; use --tokens".into())
-    })?;
-    Ok(tokenizer.encode(text)?.into_iter().map(i64::from).collect())
 }
 
 fn random_input(argument: &ModelArgument, [batch, seq]: [usize; 2], seed: u64, target: &Target) -> ModelInput {
