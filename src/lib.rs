@@ -37,6 +37,7 @@ pub mod activation;
 pub mod attention;
 pub mod backend;
 pub mod bench;
+mod config_reader;
 pub mod embedding;
 pub mod error;
 pub mod feed_forward;
@@ -60,6 +61,8 @@ pub mod task_head;
 pub mod tasks;
 #[cfg(feature = "tokenizer")]
 pub mod tokenizer;
+#[cfg(feature = "train")]
+pub mod training;
 pub mod transformer_block;
 pub mod verification;
 
