@@ -10,10 +10,15 @@ use burn::train::metric::{
 use burn::train::{Interrupter, SupervisedTraining};
 
 use super::learner::{BatchReport, LanguageModel};
+use super::session::Session;
 
 /// Registers everything that the dashboard shows.
-pub(super) fn with_gauges(training: SupervisedTraining<LanguageModel>) -> SupervisedTraining<LanguageModel> {
+pub(super) fn with_gauges(
+    training: SupervisedTraining<LanguageModel>,
+    session: &Session,
+) -> SupervisedTraining<LanguageModel> {
     training
+        .metric_train(LastSample { session: session.clone() })
         .metric_train_numeric(Gauge::loss())
         .metric_valid_numeric(Gauge::loss())
         .metric_train_numeric(Gauge::perplexity())
@@ -131,6 +136,31 @@ impl Numeric for Gauge {
     fn final_value(&self) -> NumericEntry {
         NumericEntry::Final(self.of_epoch())
     }
+}
+
+/// The text that the model wrote last.
+#[derive(Clone)]
+struct LastSample {
+    session: Session,
+}
+
+impl Metric for LastSample {
+    type Input = ();
+
+    fn name(&self) -> MetricName {
+        Arc::new("Sample".to_owned())
+    }
+
+    fn update(&mut self, _: &(), _: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
+        self.compute()
+    }
+
+    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
+        let sample = self.session.last_sample().escape_debug().to_string();
+        Ok(SerializedEntry::new(sample.clone(), sample))
+    }
+
+    fn clear(&mut self) {}
 }
 
 #[cfg(test)]

@@ -93,8 +93,9 @@ impl TrainStep for LanguageModel {
     type Output = BatchReport;
 
     fn step(&self, batch: TrainingBatch) -> TrainOutput<BatchReport> {
-        self.model.device().seed(batch.seed);
-        // The one place where a mean is made: burn-train, its accumulator and reductions between devices add gradients
+        let device = self.model.device();
+        device.seed(batch.seed);
+        // The one place where a mean is made: burn-train, its accumulator and the exchange between devices add gradients
         // up, so each part of a step gives the gradient of its part of the mean loss.
         let parts = batch.rows.len() * batch.devices;
         let mut gradients = GradientsAccumulator::new();
@@ -110,7 +111,8 @@ impl TrainStep for LanguageModel {
             windows: batch.rows.iter().map(Vec::len).sum(),
             tokens_per_second: self.session.tokens_per_second(),
         };
-        TrainOutput { grads: gradients.grads(), item: report }
+        let grads = self.session.reduce(self, batch.device, gradients.grads(), &device.inner());
+        TrainOutput { grads, item: report }
     }
 
     fn optimize(self, optimizer: &mut ModuleOptimizer, rate: ModuleLearningRate, gradients: GradientsParams) -> Self {

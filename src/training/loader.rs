@@ -21,6 +21,8 @@ pub struct TrainingBatch {
     pub(super) rows: Vec<Vec<Vec<i64>>>,
     /// On how many devices the step is computed.
     pub(super) devices: usize,
+    /// Which of them reads this.
+    pub(super) device: usize,
 }
 
 /// Windows that a model is measured on at once.
@@ -67,7 +69,7 @@ impl StepLoader {
         };
         let rows = (0..self.accumulation).map(|micro| (0..part).map(|row| window(micro, row)).collect());
         let seed = dropout_seed(self.seed, step, self.device);
-        TrainingBatch { step, seed, rows: rows.collect(), devices: self.devices }
+        TrainingBatch { step, seed, rows: rows.collect(), devices: self.devices, device: self.device }
     }
 }
 

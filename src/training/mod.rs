@@ -10,6 +10,7 @@ mod clipping;
 mod config;
 mod dashboard;
 mod events;
+mod exchange;
 mod finite;
 mod learner;
 mod loader;

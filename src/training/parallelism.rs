@@ -1,7 +1,7 @@
 //! How a run uses several devices.
 
 use burn::tensor::Device;
-use burn::tensor::distributed::{DistributedConfig, ReduceOperation};
+use burn::tensor::distributed::{DistributedConfig, DistributedContext, ReduceOperation};
 use burn::train::{ExecutionStrategy, MultiDeviceOptim};
 
 /// How the windows of a step, its gradients and its update are spread over devices. The windows of a batch are dealt out
@@ -15,7 +15,7 @@ pub enum Parallelism {
     MultiDevice,
     /// Each device computes gradients, and updates a part of the parameters.
     MultiDeviceSharded,
-    /// Each device has a model of its own, and all of them make the same update of the reduced gradients.
+    /// Each device has a model of its own, and all of them make the same update by the sum of their gradients.
     DistributedDataParallel,
 }
 
@@ -28,8 +28,12 @@ impl Parallelism {
             Self::MultiDevice => ExecutionStrategy::multi(devices, MultiDeviceOptim::OptimMainDevice),
             Self::MultiDeviceSharded => ExecutionStrategy::multi(devices, MultiDeviceOptim::OptimSharded),
             Self::DistributedDataParallel => {
-                // Each device's gradient is that of its part of the mean, as the other strategies need it.
-                ExecutionStrategy::ddp(devices, DistributedConfig { all_reduce_op: ReduceOperation::Sum })
+                // A context without devices: the gradients that this gives are reduced already.
+                let config = DistributedConfig { all_reduce_op: ReduceOperation::Sum };
+                ExecutionStrategy::DistributedDataParallel {
+                    devices,
+                    context: DistributedContext::init(vec![], config),
+                }
             }
         }
     }

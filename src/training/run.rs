@@ -263,7 +263,7 @@ impl TrainingRun {
             training = training.gradient_checkpointing();
         }
         training = match self.renderer {
-            Some(renderer) => with_gauges(training).renderer(renderer),
+            Some(renderer) => with_gauges(training, &session).renderer(renderer),
             None => training.renderer(Box::new(Silence)),
         };
         let result = training.launch(learner);

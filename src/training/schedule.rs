@@ -107,7 +107,8 @@ mod tests {
         let mut schedule = config.init(12, 0);
         let rates: Vec<f64> = (0..12).map(|_| schedule.step()).collect();
         // By hand: quarters of the way up, then 0.2 + 0.4 (1 + cos(k π / 8)).
-        let cosines = [0.923_879_532_5, 0.707_106_781_2, 0.382_683_432_4, 0.0];
+        let root = 2.0_f64.sqrt();
+        let cosines = [(2.0 + root).sqrt() / 2.0, root / 2.0, (2.0 - root).sqrt() / 2.0, 0.0];
         let falling = cosines.iter().map(|cosine| 0.6 + 0.4 * cosine);
         let rising = cosines[..3].iter().rev().map(|cosine| 0.6 - 0.4 * cosine);
         let expected: Vec<f64> = [0.25, 0.5, 0.75, 1.0].into_iter().chain(falling).chain(rising).chain([0.2]).collect();

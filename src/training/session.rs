@@ -9,12 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::optim::ModuleOptimizer;
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::Device;
 use burn::train::Interrupter;
 
 use super::checkpoint::{CheckpointStore, SavedState, Snapshot, TextStamp};
 use super::config::TrainingConfig;
 use super::events::{CheckpointReport, Observer, SampleReport, StepReport, TrainingEvent, ValidationReport};
+use super::exchange::Exchange;
 use super::finite::first_not_finite;
 use super::metrics_log::MetricsLog;
 use super::text::TextCoder;
@@ -43,6 +45,7 @@ pub(super) struct Plan {
 pub(super) struct Session {
     plan: Arc<Plan>,
     state: Arc<Mutex<State>>,
+    exchange: Arc<Exchange>,
 }
 
 impl fmt::Debug for Session {
@@ -63,6 +66,7 @@ struct State {
     clock: Clock,
     /// The sum of losses of a measurement under way, and over how many windows.
     measured: (f64, usize),
+    last_sample: String,
     outcome: Outcome,
 }
 
@@ -101,9 +105,10 @@ impl Session {
             observer,
             clock: Clock::default(),
             measured: (0.0, 0),
+            last_sample: String::new(),
             outcome: Outcome::default(),
         };
-        Self { plan: Arc::new(plan), state: Arc::new(Mutex::new(state)) }
+        Self { plan: Arc::new(plan), state: Arc::new(Mutex::new(state)), exchange: Arc::default() }
     }
 
     pub fn clip_norm(&self) -> f64 {
@@ -115,9 +120,28 @@ impl Session {
         self.tokens_per_step() / self.state().clock.seconds_per_step
     }
 
+    /// The text that the model wrote last; empty before the first one.
+    pub fn last_sample(&self) -> String {
+        self.state().last_sample.clone()
+    }
+
     /// Adds a device's part of the mean loss of a step.
     pub fn add_loss(&self, step: usize, loss: f64) {
         *self.state().losses.entry(step).or_insert(0.0) += loss;
+    }
+
+    /// The gradients that a copy is updated by: those of all copies together, where there are several.
+    pub fn reduce<M: Module>(
+        &self,
+        module: &M,
+        copy: usize,
+        gradients: GradientsParams,
+        device: &Device,
+    ) -> GradientsParams {
+        match self.plan.copies {
+            1 => gradients,
+            copies => self.exchange.sum(module, copy, copies, gradients, device),
+        }
     }
 
     /// To be called before each update of a copy.
@@ -214,6 +238,7 @@ impl Session {
         state.tell(&TrainingEvent::Step(report))?;
         if config.samples.every > 0 && step.is_multiple_of(config.samples.every) {
             let sample = self.sample(model)?;
+            state.last_sample.clone_from(&sample);
             state.tell(&TrainingEvent::Sample(SampleReport { step, sample }))?;
             state.clock = state.clock.restarted();
         }

@@ -14,6 +14,7 @@ mod gguf;
 mod remote;
 mod results;
 mod tasks;
+mod train;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

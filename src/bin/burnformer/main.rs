@@ -22,6 +22,7 @@ mod random;
 mod run;
 #[cfg(feature = "remote")]
 mod serve_device;
+mod train;
 mod verify;
 
 use std::process::ExitCode;
@@ -65,6 +66,7 @@ enum Command {
     Classify(classify::Arguments),
     FillMask(fill_mask::Arguments),
     Generate(Box<generate::Arguments>),
+    Train(Box<train::Arguments>),
     Bench(bench::Arguments),
     Config(config::Arguments),
     Inspect(inspect::Arguments),
@@ -98,6 +100,7 @@ impl Command {
             Self::Classify(arguments) => classify::run(arguments),
             Self::FillMask(arguments) => fill_mask::run(arguments),
             Self::Generate(arguments) => generate::run(*arguments),
+            Self::Train(arguments) => train::run(*arguments),
             Self::Bench(arguments) => bench::run(arguments),
             Self::Config(arguments) => config::run(arguments),
             Self::Inspect(arguments) => inspect::run(arguments),
