@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use burn::tensor::TensorReadError;
+use burn::train::SupervisedTraining;
 use burn::train::metric::{
     LearningRateMetric, Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry,
     SerializedEntry,
 };
-use burn::train::{Interrupter, SupervisedTraining};
 
 use super::learner::{BatchReport, LanguageModel};
 use super::session::Session;
@@ -29,7 +29,7 @@ pub(super) fn with_gauges(
 
 /// The dashboard in the terminal that this program's stdout is. What it is told to stop is `interrupter`.
 #[cfg(feature = "cli")]
-pub fn dashboard(interrupter: Interrupter) -> Box<dyn burn::train::renderer::MetricsRenderer> {
+pub fn dashboard(interrupter: burn::train::Interrupter) -> Box<dyn burn::train::renderer::MetricsRenderer> {
     Box::new(burn::train::renderer::tui::TuiMetricsRendererWrapper::new(interrupter, None))
 }
 

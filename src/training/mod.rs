@@ -12,6 +12,7 @@ mod dashboard;
 mod events;
 mod exchange;
 mod finite;
+mod folder;
 mod learner;
 mod loader;
 mod loss;
@@ -23,6 +24,7 @@ mod schedule;
 mod session;
 mod silence;
 mod text;
+mod tokens;
 mod windows;
 
 pub use config::{BYTES, CheckpointConfig, ModelSource, SampleConfig, TrainingConfig, ValidationConfig};

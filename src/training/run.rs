@@ -15,6 +15,7 @@ use super::checkpoint::{CheckpointStore, SavedState, TextStamp, read_optimizer, 
 use super::config::TrainingConfig;
 use super::dashboard::with_gauges;
 use super::events::{Observer, StepReport, TrainingEvent, ValidationReport};
+use super::folder::{check_is_free, write_model};
 use super::learner::{LanguageModel, trainable, window_loss};
 use super::loader::{StepLoader, ValidationLoader};
 use super::metrics_log::MetricsLog;
@@ -22,11 +23,12 @@ use super::parallelism::Parallelism;
 use super::session::{Outcome, Plan, Session};
 use super::silence::Silence;
 use super::text::TextCoder;
+use super::tokens::{read_tokens, split};
 use super::windows::Windows;
 use crate::backend::host_device;
 use crate::error::Error;
 use crate::model::{ModelConfig, Transformer};
-use crate::pretrained::{Checkpoint, Container, Existing, save_model};
+use crate::pretrained::Checkpoint;
 
 /// The folder of checkpoints in the folder of a run.
 const CHECKPOINTS: &str = "checkpoints";
@@ -352,96 +354,4 @@ impl TrainingRun {
         window_loss(&model, &[self.windows.in_order(0)])?;
         Ok(model)
     }
-}
-
-/// Reads the tokens of a file, which must all lie in the model's vocabulary.
-fn read_tokens(coder: &TextCoder, path: &Path, vocab_size: usize) -> Result<Vec<u32>, Error> {
-    let tokens = coder.read(path)?;
-    match tokens.iter().find(|token| **token as usize >= vocab_size) {
-        Some(token) => {
-            let problem = format!("holds the token {token}, and the model's vocabulary {vocab_size}");
-            Err(Error::file(path, problem))
-        }
-        None => Ok(tokens),
-    }
-}
-
-/// The tokens that are trained on, and those that are measured on.
-fn split(
-    config: &TrainingConfig,
-    coder: &TextCoder,
-    data: &Path,
-    mut tokens: Vec<u32>,
-    vocab_size: usize,
-) -> Result<(Vec<u32>, Option<Vec<u32>>), Error> {
-    let shortest = config.seq + 1;
-    let too_short = |path: &Path, what: &str, count: usize, advice: &str| {
-        let problem = format!("{what}{count} tokens, and a window needs {shortest} (`seq` and one more); {advice}");
-        Err(Error::file(path, problem))
-    };
-    if tokens.len() < shortest {
-        return too_short(data, "has ", tokens.len(), "give a longer text or a smaller `seq`");
-    }
-    let validation = match &config.validation.file {
-        Some(file) => {
-            let tokens = read_tokens(coder, file, vocab_size)?;
-            if tokens.len() < shortest {
-                return too_short(file, "has ", tokens.len(), "give a longer text or a smaller `seq`");
-            }
-            Some(tokens)
-        }
-        None if config.validation.share == 0.0 => None,
-        None => {
-            let held_out = (tokens.len() as f64 * config.validation.share).round() as usize;
-            let rest = tokens.len() - held_out;
-            let advice = "change `validation.share` (0 for none), give a longer text or a smaller `seq`";
-            if held_out < shortest {
-                return too_short(data, "leaves for validation ", held_out, advice);
-            }
-            if rest < shortest {
-                return too_short(data, "leaves for training ", rest, advice);
-            }
-            Some(tokens.split_off(rest))
-        }
-    };
-    Ok((tokens, validation))
-}
-
-/// Fails where a new run would write into something that is there.
-fn check_is_free(out: &Path) -> Result<(), Error> {
-    match std::fs::read_dir(out) {
-        Ok(mut entries) => match entries.next() {
-            None => Ok(()),
-            Some(_) => {
-                Err(Error::file(out, "is not empty; choose another folder, or go on with the run in it (`--resume`)"))
-            }
-        },
-        Err(_) if out.symlink_metadata().is_err() => match out.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
-                Err(Error::file(out, format!("cannot be made: there is no folder `{}`", parent.display())))
-            }
-            _ => Ok(()),
-        },
-        Err(_) => Err(Error::file(out, "is there and is no folder that can be read")),
-    }
-}
-
-/// Writes the trained model into the folder of its run, file by file; each appears whole.
-fn write_model(model: &Transformer, coder: &TextCoder, out: &Path) -> Result<(), Error> {
-    let partial = out.join(".model");
-    let written = save_model(model, &partial, Container::Safetensors, Existing::Replace)
-        .and_then(|()| coder.write(&partial))
-        .and_then(|()| move_files(&partial, out));
-    // What is left of it is nothing, or what failed.
-    let _ = std::fs::remove_dir_all(&partial);
-    written
-}
-
-fn move_files(from: &Path, to: &Path) -> Result<(), Error> {
-    let failed = |error| Error::file(to, format!("cannot be written: {error}"));
-    for entry in std::fs::read_dir(from).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        std::fs::rename(entry.path(), to.join(entry.file_name())).map_err(failed)?;
-    }
-    Ok(())
 }

@@ -1,6 +1,7 @@
 //! What the numbers of a run depend on, and what they do not.
 
 use burnformer::backend::Backend;
+use burnformer::training::TextCoder;
 
 use super::common::*;
 use super::*;
@@ -78,4 +79,13 @@ fn a_tiny_model_learns_all_that_there_is_to_learn() {
             }
         }
     }
+}
+
+#[test]
+fn the_configuration_that_comes_along_is_valid() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/training/tiny.toml");
+    let config = TrainingConfig::load_file(path).unwrap_or_else(|error| panic!("{error}"));
+    let Start::Drawn(model) = drawn(&config) else { panic!("it holds its model") };
+    config.validate_for(&model).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(model.vocab_size(), TextCoder::bytes().vocab_size());
 }
