@@ -24,10 +24,19 @@ struct Round {
     brought: BTreeMap<usize, (GradientsParams, Device)>,
     /// What copies have not taken yet.
     sums: BTreeMap<usize, GradientsParams>,
+    /// Some copy will not come any more.
+    is_closed: bool,
 }
 
 impl Exchange {
-    /// Gives the sum of the gradients of all `copies`, on the device of copy `copy`, once all have brought theirs.
+    /// Lets go of copies that wait, now and later.
+    pub fn close(&self) {
+        self.round.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
+        self.turned.notify_all();
+    }
+
+    /// Gives the sum of the gradients of all `copies`, on the device of copy `copy`, once all have brought theirs; none
+    /// where one will not come any more.
     pub fn sum<M: Module>(
         &self,
         module: &M,
@@ -35,7 +44,7 @@ impl Exchange {
         copies: usize,
         gradients: GradientsParams,
         device: &Device,
-    ) -> GradientsParams {
+    ) -> Option<GradientsParams> {
         let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         round.brought.insert(copy, (gradients, device.clone()));
         if round.brought.len() == copies {
@@ -47,7 +56,10 @@ impl Exchange {
         }
         loop {
             if let Some(sum) = round.sums.remove(&copy) {
-                return sum;
+                return Some(sum);
+            }
+            if round.is_closed {
+                return None;
             }
             round = self.turned.wait(round).unwrap_or_else(PoisonError::into_inner);
         }

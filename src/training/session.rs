@@ -140,7 +140,8 @@ impl Session {
     ) -> GradientsParams {
         match self.plan.copies {
             1 => gradients,
-            copies => self.exchange.sum(module, copy, copies, gradients, device),
+            // After a failure nothing is updated any more.
+            copies => self.exchange.sum(module, copy, copies, gradients, device).unwrap_or_default(),
         }
     }
 
@@ -155,8 +156,11 @@ impl Session {
         Update { step, is_reported, loss }
     }
 
-    /// Whether an update may be made. Where loss or gradient are not finite, the run stops before it.
+    /// Whether an update may be made: not after a failure. Where loss or gradient are not finite, the run stops before it.
     pub fn may_update(&self, update: Update, gradient_norm: f64) -> bool {
+        if self.state().outcome.failure.is_some() {
+            return false;
+        }
         let is_sound = update.loss.is_finite() && gradient_norm.is_finite();
         if !is_sound {
             let Update { step, loss, .. } = update;
@@ -206,6 +210,7 @@ impl Session {
     pub fn fail(&self, error: Error) {
         self.state().outcome.failure.get_or_insert(error);
         self.plan.interrupter.stop(None);
+        self.exchange.close();
     }
 
     /// How the run went; to be called when it is over.

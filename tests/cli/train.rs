@@ -152,6 +152,7 @@ fn faults_of_a_training_file_are_named_all_at_once() {
     error(&["train", text(&bare), "--data", &data, "--out", &out(&folder)], &parts);
     std::fs::write(&bare, "model = \"gtp2\"").expect("it is written");
     error(&["train", text(&bare), "--data", &data, "--out", &out(&folder)], &["`gtp2`", "did you mean `gpt2`?"]);
+    let (_short, config, _) = training(SHORT);
     let llama = checkpoint("llama");
     let flags = ["--from", text(&llama), "--seq", "8"];
     let parts = ["no tokenizer"];
@@ -182,7 +183,7 @@ fn numbers_that_are_not_finite_end_a_run_and_leave_the_last_checkpoint() {
         Some(last) => {
             assert!(line.contains(&format!("step-{last:08}")), "{line}");
             let folder = Path::new(&out).join(format!("checkpoints/step-{last:08}"));
-            json(&["run", text(&folder), "--tokens", "1,2,3"]);
+            json(&["inspect", text(&folder)]);
         }
         None => assert!(line.contains("there is no checkpoint yet"), "{line}"),
     }
