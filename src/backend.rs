@@ -231,6 +231,13 @@ fn open_wgpu(name: &DeviceName) -> Result<Device, Error> {
     })
 }
 
+/// The device in this process's own memory on which weights are drawn, so that a seed gives the same ones everywhere:
+/// that of flex, or where it is not compiled in, that of ndarray, or else Burn's default device.
+pub fn host_device() -> Device {
+    let hosts = [Backend::Flex, Backend::NdArray].into_iter().filter(|backend| backend.is_compiled());
+    hosts.map(DeviceName::new).find_map(|name| name.open().ok()).unwrap_or_default()
+}
+
 /// The number type a model computes in, by name.
 ///
 /// # Errors

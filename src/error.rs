@@ -41,6 +41,9 @@ pub enum Error {
     /// Logits that no token can be drawn from.
     #[error("logits: {0}")]
     Logits(String),
+    /// A training run that cannot go on.
+    #[error("training: {0}")]
+    Training(String),
 }
 
 impl Error {

@@ -38,6 +38,7 @@ pub mod attention;
 pub mod backend;
 pub mod bench;
 pub mod cost;
+mod config_reader;
 pub mod embedding;
 pub mod error;
 pub mod feed_forward;
@@ -64,6 +65,8 @@ pub mod task_head;
 pub mod tasks;
 #[cfg(feature = "tokenizer")]
 pub mod tokenizer;
+#[cfg(feature = "train")]
+pub mod training;
 pub mod transformer_block;
 pub mod verification;
 

@@ -162,6 +162,12 @@ impl Checkpoint {
         }
     }
 
+    /// Writes what belongs to the model beside its weights into the folder of a model in this crate's own format.
+    #[cfg(feature = "train")]
+    pub(crate) fn write_companions(&self, folder: &Path) -> Result<(), Error> {
+        self.copy_companions(folder, Format::Native).map(drop)
+    }
+
     /// Copies what belongs to the model beside its weights; gives the names.
     fn copy_companions(&self, folder: &Path, format: Format) -> Result<Vec<String>, Error> {
         let mut copied = Vec::new();

@@ -17,6 +17,7 @@ mod plots;
 mod remote;
 mod results;
 mod tasks;
+mod train;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

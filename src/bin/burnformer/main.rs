@@ -28,6 +28,7 @@ mod run;
 #[cfg(feature = "remote")]
 mod serve_device;
 mod text_input;
+mod train;
 mod verify;
 
 use std::process::ExitCode;
@@ -73,6 +74,7 @@ enum Command {
     Generate(Box<generate::Arguments>),
     Heads(heads::Arguments),
     Plot(plot::Arguments),
+    Train(Box<train::Arguments>),
     Bench(bench::Arguments),
     Cost(cost::Arguments),
     Config(config::Arguments),
@@ -109,6 +111,7 @@ impl Command {
             Self::Generate(arguments) => generate::run(*arguments),
             Self::Heads(arguments) => heads::run(arguments),
             Self::Plot(arguments) => plot::run(arguments),
+            Self::Train(arguments) => train::run(*arguments),
             Self::Bench(arguments) => bench::run(arguments),
             Self::Cost(arguments) => cost::run(arguments),
             Self::Config(arguments) => config::run(arguments),
