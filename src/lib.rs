@@ -41,6 +41,7 @@ pub mod embedding;
 pub mod error;
 pub mod feed_forward;
 pub mod generation;
+pub mod gradient_norms;
 pub mod head;
 pub mod images;
 mod kernel;
