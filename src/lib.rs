@@ -34,6 +34,7 @@ macro_rules! setters {
 }
 
 pub mod activation;
+pub mod adapters;
 pub mod attention;
 pub mod backend;
 pub mod bench;

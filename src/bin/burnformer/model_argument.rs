@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use burn::tensor::FloatDType;
+use burnformer::adapters::merge_adapters;
 use burnformer::backend::{Backend, DeviceName, largest_buffer};
 use burnformer::model::{ModelConfig, Transformer, preset_names};
-use burnformer::pretrained::{Checkpoint, LoadProgress, is_gguf_file, read_config};
+use burnformer::pretrained::{Checkpoint, LoadProgress, is_gguf_file, load_adapters, read_config};
 use burnformer::{Error, cast_parameters};
 
 use crate::arguments::{Show, Target};
@@ -117,6 +118,14 @@ impl ModelArgument {
             ))),
             _ => Ok(()),
         }
+    }
+}
+
+/// A model with the adapters in a folder merged into its weights, if one is named.
+pub fn with_adapters(model: Transformer, folder: Option<&Path>) -> Result<Transformer, Error> {
+    match folder {
+        Some(folder) => load_adapters(model, folder).map(merge_adapters),
+        None => Ok(model),
     }
 }
 
