@@ -11,9 +11,11 @@ use super::load::Parameters;
 use super::native::Outgoings;
 use super::numbers::{Cut, Float};
 use super::output_folder::{Existing, OutputFolder};
+use super::peft::{self, PEFT_CONFIG};
+use super::rules::Heads;
 use super::tensor_writer::write_safetensors;
 use super::weights::Weights;
-use super::{ADAPTER_CONFIG, read_text};
+use super::{ADAPTER_CONFIG, Checkpoint, read_text};
 use crate::adapters::{LoraConfig, factor_paths, has_adapters, is_factor};
 use crate::error::Error;
 use crate::model::Transformer;
@@ -56,15 +58,36 @@ pub fn read_adapter_config(folder: impl AsRef<Path>) -> Result<LoraConfig, Error
 }
 
 /// Gives `model` the adapters in `folder`, which [`save_adapters`] has written. They can be trained further, or merged.
+/// Adapters of PEFT are read by [`Checkpoint::load_adapters`], which knows the names of the family.
 ///
 /// # Errors
 ///
 /// When something cannot be read, the adapters are those of another model or have another rank than they say, or the model
 /// has adapters already.
 pub fn load_adapters(model: Transformer, folder: impl AsRef<Path>) -> Result<Transformer, Error> {
-    let factors = Factors::read(folder.as_ref(), &Parameters::of(&model))?;
-    let mut filler = Filler { path: Vec::new(), values: factors.values };
-    Ok(factors.lora.apply(model)?.map(&mut filler))
+    Factors::read(folder.as_ref(), &Parameters::of(&model))?.give_to(model)
+}
+
+impl Checkpoint {
+    /// Gives `model`, which this checkpoint has been loaded into, the adapters in `folder`: those that [`save_adapters`]
+    /// has written, or that the library PEFT has (`adapter_config.json` with `adapter_model.safetensors`).
+    ///
+    /// # Errors
+    ///
+    /// As [`load_adapters`], and when adapters of PEFT are of another kind than LoRA or use a part of it that is not
+    /// supported.
+    pub fn load_adapters(&self, model: Transformer, folder: impl AsRef<Path>) -> Result<Transformer, Error> {
+        self.factors(folder.as_ref(), &Parameters::of(&model))?.give_to(model)
+    }
+
+    /// The adapters in `folder`, in either form.
+    pub(super) fn factors(&self, folder: &Path, parameters: &[(String, Vec<usize>)]) -> Result<Factors, Error> {
+        let is_peft = folder.join(PEFT_CONFIG).is_file() && !folder.join(ADAPTER_CONFIG).is_file();
+        match is_peft {
+            true => peft::read(folder, parameters, &self.rules, Heads::of(&self.config.attention())),
+            false => Factors::read(folder, parameters),
+        }
+    }
 }
 
 /// The adapters in a folder.
@@ -76,6 +99,11 @@ pub(super) struct Factors {
 }
 
 impl Factors {
+    /// These factors, by the paths of their parameters.
+    pub fn new(lora: LoraConfig, values: BTreeMap<String, Vec<f64>>) -> Self {
+        Self { lora, values }
+    }
+
     /// Reads the adapters in `folder` and checks that they are those of a model with these `parameters`.
     pub fn read(folder: &Path, parameters: &[(String, Vec<usize>)]) -> Result<Self, Error> {
         let lora = read_adapter_config(folder)?;
@@ -87,19 +115,7 @@ impl Factors {
         for (of, [d_in, d_out]) in adapted {
             let [a, b] = factor_paths(of);
             for (name, expected) in [(a, [d_in, lora.rank]), (b, [lora.rank, d_out])] {
-                let Some(tensor) = weights.tensor(&name) else {
-                    return Err(fault(format!("has no tensor `{name}`, so it is not for this model")));
-                };
-                if tensor.shape != expected {
-                    let (found, rank) = (&tensor.shape, lora.rank);
-                    return Err(fault(format!(
-                        "tensor `{name}` has shape {found:?} and should have {expected:?} for this model and rank {rank}"
-                    )));
-                }
-                let (numbers, is_finite) = weights.read::<f64>(&name, Cut::ALL)?;
-                if !is_finite {
-                    return Err(fault(format!("tensor `{name}` holds numbers that are NaN or infinite")));
-                }
+                let numbers = weights.read_factor(&name, expected, Cut::ALL)?;
                 values.insert(name, numbers);
             }
         }
@@ -107,6 +123,12 @@ impl Factors {
             Some(name) => Err(fault(format!("tensor `{name}` belongs to no weight of this model that is adapted"))),
             None => Ok(Self { lora, values }),
         }
+    }
+
+    /// Gives `model` these adapters.
+    fn give_to(self, model: Transformer) -> Result<Transformer, Error> {
+        let mut filler = Filler { path: Vec::new(), values: self.values };
+        Ok(self.lora.apply(model)?.map(&mut filler))
     }
 
     /// Adds what was learned for the weight `path`, `[d_in, d_out]`, to its numbers.
@@ -120,6 +142,25 @@ impl Factors {
                 let learned: f64 = a.iter().enumerate().map(|(r, a)| a * b[r * d_out + column]).sum();
                 *value = F::from_f64(value.elem::<f64>() + scale * learned);
             }
+        }
+    }
+}
+
+impl Weights {
+    /// The numbers of a factor of this shape.
+    pub fn read_factor(&self, name: &str, expected: [usize; 2], cut: Cut<'_>) -> Result<Vec<f64>, Error> {
+        let fault = |problem: String| Error::weights(self.path(), format!("tensor `{name}` {problem}"));
+        let tensor =
+            self.tensor(name).ok_or_else(|| fault("is not there, so the adapters are not for this model".into()))?;
+        if tensor.shape != expected {
+            let found = &tensor.shape;
+            return Err(fault(format!(
+                "has shape {found:?} and should have {expected:?} for this model and this rank"
+            )));
+        }
+        match self.read::<f64>(name, cut)? {
+            (numbers, true) => Ok(numbers),
+            (_, false) => Err(fault("holds numbers that are NaN or infinite".into())),
         }
     }
 }

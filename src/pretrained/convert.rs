@@ -113,7 +113,7 @@ impl Checkpoint {
     ) -> Result<Converted, Error> {
         let folder = folder.as_ref();
         let plan = self.plan(&self.config.init(&Device::default()))?;
-        let adapters = options.adapters.as_deref().map(|from| Factors::read(from, &plan.parameters)).transpose()?;
+        let adapters = options.adapters.as_deref().map(|from| self.factors(from, &plan.parameters)).transpose()?;
         let default = if self.hub_config().is_some() && adapters.is_none() { Format::Hub } else { Format::Native };
         let format = options.format.unwrap_or(default);
         if format == Format::Hub && adapters.is_some() {

@@ -44,6 +44,7 @@ mod native;
 mod numbers;
 mod output_folder;
 mod pack_file;
+mod peft;
 mod pytorch_file;
 mod rules;
 mod safetensors_file;

@@ -113,7 +113,7 @@ fn adapters_of_another_model_are_refused_by_the_name_of_a_tensor() {
     let mut deep = load("llama", &flex());
     deep.layers.push(deep.layers[0].clone());
     let error = refused(deep, folder.path());
-    assert!(error.contains("has no tensor `layers.2.attention.query.weight.lora.a`"), "{error}");
+    assert!(error.contains("`layers.2.attention.query.weight.lora.a` is not there"), "{error}");
     // No network with that projection.
     let config = LoraConfig::default().with_projections(vec![burnformer::adapters::Projection::Gate]);
     let gated = config.apply(load("llama", &flex())).unwrap();
@@ -136,9 +136,9 @@ fn files_that_are_not_what_they_should_be_are_refused() {
     };
     let error = with_config(&text.replace("\"rank\": 3", "\"rank\": 4"));
     assert!(error.contains("`layers.0.attention.query.weight.lora.a` has shape [24, 3]"), "{error}");
-    assert!(error.contains("[24, 4] for this model and rank 4"), "{error}");
+    assert!(error.contains("should have [24, 4] for this model and this rank"), "{error}");
     let error = with_config(&text.replace("\"down\"", "\"up\""));
-    assert!(error.contains("has no tensor `layers.0.feed_forward.up.weight.lora.a`"), "{error}");
+    assert!(error.contains("`layers.0.feed_forward.up.weight.lora.a` is not there"), "{error}");
     assert!(with_config(&text.replace("rank", "rnak")).contains("unknown field `rnak`"));
     assert!(with_config("{\"rank\": 0}").contains("`rank` must be at least 1"));
     assert!(with_config("").contains("adapter.json"));
@@ -195,4 +195,33 @@ fn a_checkpoint_is_converted_with_adapters_merged() {
     let error = mistral.convert(out.path().join("mistral"), &others, |_| ()).unwrap_err().to_string();
     assert!(error.contains("`layers.0.attention.query.weight.lora.a`"), "{error}");
     assert_eq!(entries(out.path()), ["default", "native", "pack"], "nothing is left of what failed");
+}
+
+#[test]
+fn adapters_of_peft_are_read_under_the_names_of_the_family() {
+    let folder = fixtures().join("adapters/peft_llama");
+    let checkpoint = Checkpoint::open(checkpoint_folder("llama")).unwrap();
+    let wanted = numbers(&references()["lora"]["logits"]);
+    let adapted = checkpoint.load_adapters(load("llama", &flex()), &folder).unwrap();
+    assert_close("adapted", &logits(&adapted, &reference_input()), &wanted, 1e-5);
+    let out = tempfile::tempdir().unwrap();
+    let options = ConvertOptions { adapters: Some(folder.clone()), ..ConvertOptions::default() };
+    checkpoint.convert(out.path().join("merged"), &options, |_| ()).unwrap();
+    let (merged, _) = Checkpoint::open(out.path().join("merged")).unwrap().load(&flex(), FloatDType::F32).unwrap();
+    assert_close("converted", &logits(&merged, &reference_input()), &wanted, 1e-5);
+    // What was read is saved in this crate's own form.
+    let config = LoraConfig { dropout: 0.1, ..reference_config() };
+    let own = out.path().join("own");
+    save_adapters(&adapted, &config, &own, Existing::Keep).unwrap();
+    let again = checkpoint.load_adapters(load("llama", &flex()), &own).unwrap();
+    assert_close("again", &logits(&again, &reference_input()), &wanted, 1e-5);
+
+    for (name, tensor) in [
+        ("mistral", "`base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight` has shape [3, 24]"),
+        ("gpt2", "belongs to no weight of this model"),
+    ] {
+        let other = Checkpoint::open(checkpoint_folder(name)).unwrap();
+        let error = other.load_adapters(load(name, &flex()), &folder).unwrap_err().to_string();
+        assert!(error.contains(tensor), "{name}: {error}");
+    }
 }

@@ -41,7 +41,7 @@ pub struct Arguments {
     /// Number type of the weights [default: as they are stored].
     #[arg(long, value_name = "TYPE")]
     dtype: Option<Precision>,
-    /// A folder with adapters to merge into the weights.
+    /// A folder with adapters to merge into the weights, of this program or of PEFT.
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
     /// Replace the folder if it holds a model.

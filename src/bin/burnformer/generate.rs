@@ -15,7 +15,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::arguments::{Compute, Row};
-use crate::model_argument::{ModelArgument, with_adapters};
+use crate::model_argument::ModelArgument;
 use crate::progress::LoadingBar;
 use crate::{Outcome, output};
 
@@ -39,7 +39,7 @@ Examples:
 pub struct Arguments {
     /// Checkpoint folder or GGUF file; or a preset or configuration file with --tokens, whose weights are random.
     model: String,
-    /// A folder with adapters that were trained for the model.
+    /// A folder with adapters that were trained for the model, of this program or of PEFT.
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
     /// A text to continue, or with --chat to answer; `-` is what stdin holds. May be given several times.
@@ -133,7 +133,7 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let target = arguments.compute.open()?;
     let bar = LoadingBar::new(show);
     let model = argument.build_with(&target, seed, &mut |progress| bar.show(progress))?;
-    let model = with_adapters(model, arguments.adapter.as_deref())?;
+    let model = argument.with_adapters(model, arguments.adapter.as_deref())?;
     drop(bar);
 
     let mut printer = Printer { is_on: prompts.len() == 1 && !show.json, ..Printer::default() };

@@ -93,6 +93,16 @@ impl ModelArgument {
         }
     }
 
+    /// `model`, built from this argument, with the adapters in a folder merged into its weights, if one is named.
+    pub fn with_adapters(&self, model: Transformer, folder: Option<&Path>) -> Result<Transformer, Error> {
+        let adapted = match (folder, self) {
+            (None, _) => return Ok(model),
+            (Some(folder), Self::Config(_)) => load_adapters(model, folder),
+            (Some(folder), Self::Checkpoint(_, checkpoint)) => checkpoint.load_adapters(model, folder),
+        };
+        adapted.map(merge_adapters)
+    }
+
     /// Says where the weights of [`build`](Self::build) came from. To be called once everything has gone well, as an
     /// error is to stand alone.
     pub fn note_weights(&self, seed: u64, show: &Show) {
@@ -118,14 +128,6 @@ impl ModelArgument {
             ))),
             _ => Ok(()),
         }
-    }
-}
-
-/// A model with the adapters in a folder merged into its weights, if one is named.
-pub fn with_adapters(model: Transformer, folder: Option<&Path>) -> Result<Transformer, Error> {
-    match folder {
-        Some(folder) => load_adapters(model, folder).map(merge_adapters),
-        None => Ok(model),
     }
 }
 
