@@ -1,11 +1,10 @@
-//! What is learned from gradients: their norms by layer, adapters, and the two experiments among the examples.
+//! What is learned from gradients: their norms by layer, and adapters.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod adapter_files;
 mod adapters;
-mod experiments;
 mod gradient_norms;
 
 use std::path::Path;

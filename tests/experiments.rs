@@ -2,20 +2,24 @@
 
 use std::sync::Mutex;
 
+use burn::tensor::Device;
+use burnformer::backend::{Backend, DeviceName};
 use burnformer::transformer_block::NormPlacement;
 
-use crate::common::flex;
-
-#[path = "../../examples/induction.rs"]
+#[path = "../examples/induction.rs"]
 #[expect(dead_code, reason = "the program's `main` is not called")]
 mod induction;
 
-#[path = "../../examples/pre_norm_post_norm.rs"]
+#[path = "../examples/pre_norm_post_norm.rs"]
 #[expect(dead_code, reason = "the program's `main` is not called")]
 mod pre_norm_post_norm;
 
-/// The backend has one generator, which experiments seed; so one runs at a time.
+/// Weights come from the one generator of the backend, which each experiment seeds; so one runs at a time.
 static GENERATOR: Mutex<()> = Mutex::new(());
+
+fn flex() -> Device {
+    DeviceName::new(Backend::Flex).open().unwrap_or_else(|error| panic!("{error}"))
+}
 
 #[test]
 fn gradients_grow_towards_the_output_with_post_norm_and_are_bounded_with_pre_norm() {
