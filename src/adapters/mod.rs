@@ -28,8 +28,7 @@ mod dropout;
 use std::fmt;
 use std::str::FromStr;
 
-use burn::module::{Lora, Module, ModuleVisitor, Param, ParamGroup};
-use burn::tensor::Tensor;
+use burn::module::{Lora, Module, ParamGroup};
 use serde::{Deserialize, Serialize};
 
 use self::dropout::LoraWithDropout;
@@ -183,7 +182,7 @@ impl LoraConfig {
         if has_adapters(&model) {
             return Err(Error::Input("the model has adapters already; merge them before it gets others".into()));
         }
-        let parameters = parameters_of(&model);
+        let parameters = model.parameters();
         let group = ParamGroup::from_paths(self.adapted(&parameters)?.into_iter().map(|(path, _)| path).collect());
         let lora = Lora::new(self.rank, self.alpha).set_param_group(group);
         Ok(match self.dropout {
@@ -247,7 +246,7 @@ pub fn merge_adapters(model: Transformer) -> Transformer {
 
 /// Whether a model has adapters.
 pub fn has_adapters(model: &Transformer) -> bool {
-    parameters_of(model).iter().any(|(path, _)| is_factor(path))
+    model.parameters().iter().any(|(path, _)| is_factor(path))
 }
 
 /// The end of the path of the factor `A`, behind that of its weight.
@@ -263,31 +262,6 @@ pub(crate) fn factor_paths(path: &str) -> [String; 2] {
 /// Whether the parameter `path` belongs to an adapter.
 pub(crate) fn is_factor(path: &str) -> bool {
     path.ends_with(FACTOR_A) || path.ends_with(FACTOR_B)
-}
-
-/// The paths and shapes of all parameters. None is made to draw its numbers.
-fn parameters_of(model: &Transformer) -> Vec<(String, Vec<usize>)> {
-    #[derive(Default)]
-    struct Parameters {
-        path: Vec<String>,
-        found: Vec<(String, Vec<usize>)>,
-    }
-    impl ModuleVisitor for Parameters {
-        fn enter_module(&mut self, name: &str, _container: &str) {
-            self.path.push(name.to_owned());
-        }
-
-        fn exit_module(&mut self, _name: &str, _container: &str) {
-            self.path.pop();
-        }
-
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.found.push((self.path.join("."), param.lazy_shape().to_vec()));
-        }
-    }
-    let mut parameters = Parameters::default();
-    model.visit(&mut parameters);
-    parameters.found
 }
 
 #[cfg(test)]

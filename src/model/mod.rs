@@ -6,6 +6,7 @@ mod config_check;
 mod config_file;
 mod encoder;
 mod input;
+mod parameters;
 mod presets;
 mod stack;
 mod transformer;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Tensor, TensorData};
 
-use super::load::Parameters;
 use super::native::Outgoings;
 use super::numbers::{Cut, Float};
 use super::output_folder::{Existing, OutputFolder};
@@ -65,7 +64,7 @@ pub fn read_adapter_config(folder: impl AsRef<Path>) -> Result<LoraConfig, Error
 /// When something cannot be read, the adapters are those of another model or have another rank than they say, or the model
 /// has adapters already.
 pub fn load_adapters(model: Transformer, folder: impl AsRef<Path>) -> Result<Transformer, Error> {
-    Factors::read(folder.as_ref(), &Parameters::of(&model))?.give_to(model)
+    Factors::read(folder.as_ref(), &model.parameters())?.give_to(model)
 }
 
 impl Checkpoint {
@@ -77,7 +76,7 @@ impl Checkpoint {
     /// As [`load_adapters`], and when adapters of PEFT are of another kind than LoRA or use a part of it that is not
     /// supported.
     pub fn load_adapters(&self, model: Transformer, folder: impl AsRef<Path>) -> Result<Transformer, Error> {
-        self.factors(folder.as_ref(), &Parameters::of(&model))?.give_to(model)
+        self.factors(folder.as_ref(), &model.parameters())?.give_to(model)
     }
 
     /// The adapters in `folder`, in either form.
