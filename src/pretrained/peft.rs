@@ -1,19 +1,25 @@
 //! Adapters as the library PEFT saves them: `adapter_config.json`, and `adapter_model.safetensors` with the factors in
 //! PyTorch's layout under the names that the family has for the weights.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::adapter_folder::Factors;
+use super::native::Outgoings;
 use super::numbers::Cut;
-use super::read_text;
+use super::output_folder::{Existing, OutputFolder};
 use super::rules::{BoundRules, Heads};
+use super::tensor_file::bytes_of;
+use super::tensor_writer::{Fetched, Outgoing, Watch, write_safetensors};
 use super::weights::Weights;
-use crate::adapters::{LoraConfig, Projection, factor_paths};
+use super::{Checkpoint, read_text};
+use crate::adapters::{LoraConfig, Projection, factor_paths, has_adapters, is_factor};
 use crate::error::{ConfigError, Error, Fault};
+use crate::model::Transformer;
 
 /// The configuration in a folder.
 pub(super) const PEFT_CONFIG: &str = "adapter_config.json";
@@ -87,6 +93,91 @@ fn is_off(value: &Value) -> bool {
         Value::Object(entries) => entries.is_empty(),
         Value::Bool(true) | Value::Number(_) => false,
     }
+}
+
+/// The name of the module that holds the weight `path`, where it is a matrix of its own in PyTorch's layout: of several
+/// that it may have one that `is_there`, or the likeliest.
+fn stem(
+    rules: &BoundRules,
+    heads: Heads,
+    path: &str,
+    shape: [usize; 2],
+    is_there: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let source = rules.source(path, &shape, heads, |_| true)?;
+    let is_whole = source.tensors.len() == 1 && source.ranges.is_empty() && source.transpose;
+    let stems: Vec<String> =
+        rules.names(path).iter().filter_map(|name| name.strip_suffix(".weight")).map(str::to_owned).collect();
+    let found = stems.iter().find(|stem| is_there(stem)).or(stems.first()).cloned();
+    found.filter(|_| is_whole)
+}
+
+/// The names of the factors of a module.
+fn factor_names(stem: &str) -> [String; 2] {
+    ["A", "B"].map(|factor| format!("{PREFIX}{stem}.lora_{factor}.weight"))
+}
+
+impl Checkpoint {
+    /// Writes the adapters of `model`, which `lora` has made, to `folder` as the library PEFT saves them, so that it loads
+    /// them for this checkpoint. `model` has been loaded from this checkpoint. The folder appears when everything is in it,
+    /// and not before.
+    ///
+    /// # Errors
+    ///
+    /// When the model has no adapters, a weight that has one is no matrix of its own in the files of its family, the folder
+    /// is there and is to be kept, or something cannot be written.
+    pub fn save_peft_adapters(
+        &self,
+        model: &Transformer,
+        lora: &LoraConfig,
+        folder: impl AsRef<Path>,
+        existing: Existing,
+    ) -> Result<(), Error> {
+        if !has_adapters(model) {
+            return Err(Error::Input("the model has no adapters to save".into()));
+        }
+        let heads = Heads::of(&self.config.attention());
+        let (mut names, mut targets) = (BTreeMap::new(), BTreeSet::new());
+        for (weight, shape) in lora.adapted(&model.parameters())? {
+            let is_there = |stem: &str| self.weights.contains(&format!("{stem}.weight"));
+            let stem = stem(&self.rules, heads, weight, shape, is_there).ok_or_else(|| {
+                Error::Input(format!("`{weight}` is no matrix of its own in the files of this model, as PEFT needs it"))
+            })?;
+            names.extend(factor_paths(weight).into_iter().zip(factor_names(&stem)));
+            targets.insert(stem.rsplit('.').next().unwrap_or(&stem).to_owned());
+        }
+        let config = json!({
+            "peft_type": "LORA",
+            "r": lora.rank,
+            "lora_alpha": lora.alpha,
+            "lora_dropout": lora.dropout,
+            "target_modules": targets,
+            "bias": "none",
+            "inference_mode": true,
+        });
+        let output = OutputFolder::create(folder.as_ref(), existing)?;
+        let path = output.path().join(PEFT_CONFIG);
+        std::fs::write(&path, format!("{config:#}\n"))
+            .map_err(|error| Error::file(&path, format!("cannot be written: {error}")))?;
+        let factors = Outgoings::of(model, is_factor).into_iter();
+        let factors = factors.filter_map(|factor| names.remove(&factor.name).map(|name| turned(factor, name)));
+        let (factors, watch): (Vec<_>, Watch) = (factors.collect(), Arc::new(|_| ()));
+        write_safetensors(&output.path().join(FACTORS), &factors, &[("format", "pt")], watch)?;
+        output.finish()
+    }
+}
+
+/// A matrix with rows and columns exchanged, under another name.
+fn turned(matrix: Outgoing, name: String) -> Outgoing {
+    let (dtype, shape) = (matrix.dtype, matrix.shape.iter().rev().copied().collect());
+    let fetch = Box::new(move || {
+        let Fetched { bytes, is_finite } = (matrix.fetch)()?;
+        let numbers: Vec<&[u8]> = bytes.chunks_exact(bytes_of(dtype)).collect();
+        let columns = matrix.shape.last().copied().unwrap_or(1);
+        let column = |column: usize| numbers.iter().skip(column).step_by(columns).copied();
+        Ok(Fetched { bytes: (0..columns).flat_map(column).flatten().copied().collect(), is_finite })
+    });
+    Outgoing { name, dtype, shape, fetch }
 }
 
 /// Reads the adapters in `folder` for a model with these `parameters`, whose weights have the names of `rules`.

@@ -10,12 +10,14 @@ use burnformer::pretrained::{
     Checkpoint, Container, ConvertOptions, Existing, Format, load_adapters, read_adapter_config, save_adapters,
     save_model,
 };
+use serde_json::Value;
 
 use crate::adapters::{adapted_llama, reference_config, reference_input};
 use crate::common::{
     Fixture, assert_apart, assert_close, checkpoint_folder, devices, fixtures, flex, load, logits, numbers,
 };
 use crate::{entries, references};
+use serde_json::Value;
 
 /// The reference's adapters in a folder of their own.
 fn saved() -> tempfile::TempDir {
@@ -224,4 +226,39 @@ fn adapters_of_peft_are_read_under_the_names_of_the_family() {
         let error = other.load_adapters(load(name, &flex()), &folder).unwrap_err().to_string();
         assert!(error.contains(tensor), "{name}: {error}");
     }
+}
+
+#[test]
+fn adapters_are_written_as_peft_writes_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = Checkpoint::open(checkpoint_folder("llama")).unwrap();
+    let lora = reference_config().with_dropout(0.1);
+    let model = adapted_llama(&flex());
+    checkpoint.save_peft_adapters(&model, &lora, folder.path(), Existing::Keep).unwrap();
+    assert_eq!(entries(folder.path()), ["adapter_config.json", "adapter_model.safetensors"]);
+    let theirs = fixtures().join("adapters/peft_llama");
+    let tensors = |folder: &Path| Fixture::at(&folder.join("adapter_model.safetensors")).all();
+    let (got, wanted) = (tensors(folder.path()), tensors(&theirs));
+    assert!(got.keys().eq(wanted.keys()), "{:?}", got.keys());
+    for (name, wanted) in &wanted {
+        assert_eq!(got[name].shape, wanted.shape, "{name}");
+        // Theirs went through 32 bits as well.
+        assert_close(name, &got[name].values, &wanted.values, 1e-7);
+    }
+    let config = |folder: &Path| -> Value {
+        serde_json::from_str(&std::fs::read_to_string(folder.join("adapter_config.json")).unwrap()).unwrap()
+    };
+    let (got, wanted) = (config(folder.path()), config(&theirs));
+    for (key, value) in got.as_object().unwrap() {
+        assert_eq!(value, &wanted[key], "{key}");
+    }
+    checkpoint.save_peft_adapters(&model, &lora, folder.path(), Existing::Replace).unwrap();
+
+    // GPT-2 stores queries, keys and values as one matrix.
+    let gpt2 = Checkpoint::open(checkpoint_folder("gpt2")).unwrap();
+    let model = LoraConfig::default().apply(load("gpt2", &flex())).unwrap();
+    let out = folder.path().join("gpt2");
+    let error = gpt2.save_peft_adapters(&model, &LoraConfig::default(), &out, Existing::Keep).unwrap_err().to_string();
+    assert!(error.contains("`layers.0.attention.query.weight` is no matrix of its own"), "{error}");
+    assert!(!out.exists());
 }
