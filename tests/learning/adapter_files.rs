@@ -17,7 +17,6 @@ use crate::common::{
     Fixture, assert_apart, assert_close, checkpoint_folder, devices, fixtures, flex, load, logits, numbers,
 };
 use crate::{entries, references};
-use serde_json::Value;
 
 /// The reference's adapters in a folder of their own.
 fn saved() -> tempfile::TempDir {
