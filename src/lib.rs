@@ -34,6 +34,7 @@ macro_rules! setters {
 }
 
 pub mod activation;
+pub mod adapters;
 pub mod attention;
 pub mod backend;
 pub mod bench;
@@ -43,6 +44,7 @@ pub mod embedding;
 pub mod error;
 pub mod feed_forward;
 pub mod generation;
+pub mod gradient_norms;
 pub mod head;
 pub mod head_roles;
 pub mod images;

@@ -7,6 +7,7 @@ mod config_file;
 mod encoder;
 mod input;
 mod observer;
+mod parameters;
 mod presets;
 mod stack;
 mod transformer;

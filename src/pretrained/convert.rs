@@ -1,6 +1,6 @@
 //! Writes a checkpoint in another form: as transformers reads it, or in this crate's own.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::tensor::{Device, FloatDType};
@@ -9,6 +9,7 @@ use safetensors::tensor::Dtype;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::adapter_folder::Factors;
 use super::lenient_json;
 use super::load::{ParameterNumbers, Plan};
 use super::native::{Container, stored_dtype, write_native};
@@ -66,12 +67,14 @@ impl Format {
 }
 
 /// How a checkpoint is converted.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ConvertOptions {
-    /// The form to write. Default: that of the hub, or this crate's own where the checkpoint has it.
+    /// The form to write. Default: that of the hub, or this crate's own where the checkpoint has it or adapters are merged.
     pub format: Option<Format>,
     /// The type of the numbers. Default: as they are stored, and f32 for those that are packed.
     pub dtype: Option<FloatDType>,
+    /// A folder with adapters that are merged into the weights, `W + alpha / rank · A · B`. Default: none.
+    pub adapters: Option<PathBuf>,
     /// What happens to a folder that is already there. Default: it is kept.
     pub existing: Existing,
 }
@@ -99,8 +102,9 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// When a parameter has no tensor that fits, the folder is there and is to be kept, the checkpoint has no
-    /// configuration of the hub and is to be written as if it had, or something cannot be read or written.
+    /// When a parameter has no tensor that fits, adapters are not those of this model or are to be merged in the form of
+    /// the hub, the folder is there and is to be kept, the checkpoint has no configuration of the hub and is to be written
+    /// as if it had, or something cannot be read or written.
     pub fn convert(
         &self,
         folder: impl AsRef<Path>,
@@ -108,9 +112,14 @@ impl Checkpoint {
         progress: impl Fn(WriteProgress) + Send + Sync + 'static,
     ) -> Result<Converted, Error> {
         let folder = folder.as_ref();
-        let default = if self.hub_config().is_some() { Format::Hub } else { Format::Native };
-        let format = options.format.unwrap_or(default);
         let plan = self.plan(&self.config.init(&Device::default()))?;
+        let adapters = options.adapters.as_deref().map(|from| self.factors(from, &plan.parameters)).transpose()?;
+        let default = if self.hub_config().is_some() && adapters.is_none() { Format::Hub } else { Format::Native };
+        let format = options.format.unwrap_or(default);
+        if format == Format::Hub && adapters.is_some() {
+            let problem = "a model with merged adapters is written in this crate's own form; use `--to native`";
+            return Err(Error::Input(problem.into()));
+        }
         self.check_apart(folder)?;
         let output = OutputFolder::create(folder, options.existing)?;
         let dtype = options.dtype.map(stored_dtype);
@@ -118,8 +127,8 @@ impl Checkpoint {
 
         let (tensors, weight_file) = match format {
             Format::Hub => (hub_tensors(&self.weights, dtype), SAFETENSORS),
-            Format::Native => (native_tensors(&self.weights, plan, dtype), SAFETENSORS),
-            Format::Pack => (native_tensors(&self.weights, plan, dtype), PACK),
+            Format::Native => (native_tensors(&self.weights, plan, adapters, dtype), SAFETENSORS),
+            Format::Pack => (native_tensors(&self.weights, plan, adapters, dtype), PACK),
         };
         let (count, written_as) = (tensors.len(), common_dtype(&tensors));
         let not_finite = match format {
@@ -221,29 +230,44 @@ fn hub_tensors(weights: &Weights, dtype: Option<Dtype>) -> Vec<Outgoing> {
     weights.names().filter_map(outgoing).collect()
 }
 
-/// Every parameter under its own name.
-fn native_tensors(weights: &Weights, plan: Plan, dtype: Option<Dtype>) -> Vec<Outgoing> {
+/// Every parameter under its own name, with what `adapters` add to it.
+fn native_tensors(weights: &Weights, plan: Plan, adapters: Option<Factors>, dtype: Option<Dtype>) -> Vec<Outgoing> {
     let weights = Arc::new(weights.clone());
+    let adapters = adapters.map(Arc::new);
     let Plan { parameters, mut sources, .. } = plan;
     let outgoing = |(name, shape): (String, Vec<usize>)| {
         let source = sources.remove(&name)?;
         let stored = source.tensors.first().and_then(|tensor| weights.tensor(tensor)).map(|tensor| tensor.dtype);
         let dtype = dtype.or(stored).unwrap_or(Dtype::F32);
-        let (weights, of_shape) = (Arc::clone(&weights), shape.clone());
+        let (weights, adapters) = (Arc::clone(&weights), adapters.clone());
+        let parameter = ParameterSource { name: name.clone(), shape: shape.clone(), source };
         let fetch = Box::new(move || match dtype {
-            Dtype::F64 => fetch_parameter::<f64>(&weights, &source, &of_shape),
-            Dtype::F16 => fetch_parameter::<f16>(&weights, &source, &of_shape),
-            Dtype::BF16 => fetch_parameter::<bf16>(&weights, &source, &of_shape),
-            _ => fetch_parameter::<f32>(&weights, &source, &of_shape),
+            Dtype::F64 => parameter.fetch::<f64>(&weights, adapters.as_deref()),
+            Dtype::F16 => parameter.fetch::<f16>(&weights, adapters.as_deref()),
+            Dtype::BF16 => parameter.fetch::<bf16>(&weights, adapters.as_deref()),
+            _ => parameter.fetch::<f32>(&weights, adapters.as_deref()),
         });
         Some(Outgoing { name, dtype, shape, fetch })
     };
     parameters.into_iter().filter_map(outgoing).collect()
 }
 
-fn fetch_parameter<F: Float>(weights: &Weights, source: &Source, shape: &[usize]) -> Result<Fetched, Error> {
-    let ParameterNumbers { values, not_finite } = ParameterNumbers::<F>::read(weights, source, shape)?;
-    Ok(Fetched { bytes: F::into_bytes(values), is_finite: not_finite.is_empty() })
+/// A parameter, and what fills it.
+struct ParameterSource {
+    name: String,
+    shape: Vec<usize>,
+    source: Source,
+}
+
+impl ParameterSource {
+    fn fetch<F: Float>(&self, weights: &Weights, adapters: Option<&Factors>) -> Result<Fetched, Error> {
+        let numbers = ParameterNumbers::<F>::read(weights, &self.source, &self.shape)?;
+        let (mut values, is_finite) = (numbers.values, numbers.not_finite.is_empty());
+        if let Some(adapters) = adapters {
+            adapters.add_to(&self.name, &mut values);
+        }
+        Ok(Fetched { bytes: F::into_bytes(values), is_finite })
+    }
 }
 
 /// The type of all floats, if they have one.

@@ -4,7 +4,7 @@ use burn::tensor::Device;
 use serde::Serialize;
 
 use super::Checkpoint;
-use super::load::{LoadReport, Parameters, Plan};
+use super::load::{LoadReport, Plan};
 use crate::model::ModelConfig;
 
 /// A model, its parameters, and where they come from.
@@ -48,7 +48,7 @@ pub struct Placement {
 impl Inspection {
     /// A model without weights.
     pub fn of_config(config: &ModelConfig) -> Self {
-        let parameters = Parameters::of(&config.init(&Device::default()));
+        let parameters = config.init(&Device::default()).parameters();
         let tensors = parameters.into_iter().map(|(parameter, shape)| Placement {
             parameter,
             shape,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use half::{bf16, f16};
 
@@ -56,7 +56,7 @@ pub(super) struct Plan {
 impl Plan {
     /// Looks up a tensor for every parameter of `model`.
     pub fn new(model: &Transformer, rules: &BoundRules, heads: Heads, weights: &Weights) -> Self {
-        let mut plan = Self { parameters: Parameters::of(model), ..Self::default() };
+        let mut plan = Self { parameters: model.parameters(), ..Self::default() };
         let (mut used, mut copies) = (BTreeSet::new(), BTreeSet::new());
         for (path, shape) in &plan.parameters {
             let Some(source) = rules.source(path, shape, heads, |name| weights.contains(name)) else {
@@ -183,36 +183,6 @@ fn listed(names: &[String]) -> String {
         more => format!(" and {more} more"),
     };
     format!("{}{more}", first.join(", "))
-}
-
-/// Collects the paths and shapes of parameters, without making any of them draw its numbers.
-#[derive(Default)]
-pub(super) struct Parameters {
-    path: Vec<String>,
-    found: Vec<(String, Vec<usize>)>,
-}
-
-impl Parameters {
-    /// Those of a model, in its order.
-    pub fn of(model: &Transformer) -> Vec<(String, Vec<usize>)> {
-        let mut parameters = Self::default();
-        model.visit(&mut parameters);
-        parameters.found
-    }
-}
-
-impl ModuleVisitor for Parameters {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.found.push((self.path.join("."), param.lazy_shape().to_vec()));
-    }
 }
 
 /// Puts tensors in the place of parameters that have drawn no numbers yet.

@@ -26,6 +26,7 @@
 //! layout of its checkpoints.
 
 mod adapt;
+mod adapter_folder;
 mod convert;
 mod families;
 mod gguf;
@@ -43,6 +44,7 @@ mod native;
 mod numbers;
 mod output_folder;
 mod pack_file;
+mod peft;
 mod pytorch_file;
 mod rules;
 mod safetensors_file;
@@ -57,6 +59,7 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, FloatDType};
 
+pub use self::adapter_folder::{load_adapters, read_adapter_config, save_adapters};
 pub use self::convert::{ConvertOptions, Converted, Format};
 use self::families::Family;
 use self::gguf::GgufFile;
@@ -78,6 +81,8 @@ use crate::tokenizer::TokenizerParts;
 
 /// The configuration in a folder.
 const CONFIG: &str = "config.json";
+/// The configuration in a folder of adapters.
+const ADAPTER_CONFIG: &str = "adapter.json";
 
 /// A folder with `config.json` and weights, or a GGUF file, opened and understood.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ use super::CONFIG;
 use super::output_folder::{Existing, OutputFolder};
 use super::tensor_writer::{Fetched, Outgoing, Watch, write_pack, write_safetensors};
 use super::weights::{PACK, SAFETENSORS};
+use crate::adapters::merge_adapters;
 use crate::error::Error;
 use crate::model::{ModelConfig, Transformer};
 
@@ -33,7 +34,7 @@ pub(super) fn is_native(text: &str) -> bool {
 }
 
 /// Writes `model` to `folder`, from where [`Checkpoint::open`](super::Checkpoint::open) reads it. The folder appears when
-/// everything is in it, and not before.
+/// everything is in it, and not before. Adapters are merged into the weights.
 ///
 /// # Errors
 ///
@@ -45,9 +46,8 @@ pub fn save_model(
     existing: Existing,
 ) -> Result<(), Error> {
     let output = OutputFolder::create(folder.as_ref(), existing)?;
-    let mut parameters = Parameters::default();
-    model.visit(&mut parameters);
-    write_native(output.path(), model.config(), parameters.found, container, Arc::new(|_| ()))?;
+    let parameters = Outgoings::of(&merge_adapters(model.clone()), |_| true);
+    write_native(output.path(), model.config(), parameters, container, Arc::new(|_| ()))?;
     output.finish()
 }
 
@@ -81,13 +81,22 @@ pub(super) fn stored_dtype(dtype: FloatDType) -> Dtype {
 }
 
 /// Collects parameters, whose numbers come from their device when they are written.
-#[derive(Default)]
-struct Parameters {
+pub(super) struct Outgoings {
     path: Vec<String>,
+    is_wanted: fn(&str) -> bool,
     found: Vec<Outgoing>,
 }
 
-impl ModuleVisitor for Parameters {
+impl Outgoings {
+    /// Those of `model` whose paths are wanted.
+    pub fn of(model: &Transformer, is_wanted: fn(&str) -> bool) -> Vec<Outgoing> {
+        let mut outgoings = Self { path: Vec::new(), is_wanted, found: Vec::new() };
+        model.visit(&mut outgoings);
+        outgoings.found
+    }
+}
+
+impl ModuleVisitor for Outgoings {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_owned());
     }
@@ -97,11 +106,15 @@ impl ModuleVisitor for Parameters {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let name = self.path.join(".");
+        if !(self.is_wanted)(&name) {
+            return;
+        }
         let tensor = param.val();
         let dtype = stored_dtype(FloatDType::from(tensor.dtype()));
         let wanted = if dtype == Dtype::F32 { DType::F32 } else { tensor.dtype() };
         self.found.push(Outgoing {
-            name: self.path.join("."),
+            name,
             dtype,
             shape: tensor.dims().to_vec(),
             fetch: Box::new(move || {

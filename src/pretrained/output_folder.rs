@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::peft::PEFT_CONFIG;
+use super::{ADAPTER_CONFIG, CONFIG};
 use crate::error::Error;
 
 /// What happens to a folder that is already there.
@@ -11,7 +13,7 @@ pub enum Existing {
     /// It is kept, and writing to it is an error, unless it is empty.
     #[default]
     Keep,
-    /// It is replaced as a whole if it holds a model.
+    /// It is replaced as a whole if it holds a model or adapters.
     Replace,
 }
 
@@ -90,7 +92,9 @@ fn check_target(target: &Path, existing: Existing) -> Result<(), Error> {
     match existing {
         _ if is_empty => Ok(()),
         Existing::Keep => refused("is not empty; choose another folder, or replace it (`--force`)"),
-        Existing::Replace if target.join("config.json").is_file() => Ok(()),
+        Existing::Replace if [CONFIG, ADAPTER_CONFIG, PEFT_CONFIG].iter().any(|name| target.join(name).is_file()) => {
+            Ok(())
+        }
         Existing::Replace => refused("is not empty and holds no model, so it is not replaced"),
     }
 }

@@ -98,6 +98,11 @@ impl Weights {
         Err(Error::file(folder, format!("has no {SAFETENSORS}, no pytorch_model.bin and no {PACK}{hint}")))
     }
 
+    /// Opens a safetensors file, whatever its name.
+    pub fn open_file(path: &Path) -> Result<Self, Error> {
+        open_safetensors(path).map(|opened| Self::single(path, opened))
+    }
+
     /// The weights of a file that holds all of them.
     pub fn single(path: &Path, (file, tensors): (Arc<dyn TensorFile>, Vec<(String, StoredTensor)>)) -> Self {
         let tensors = tensors.into_iter().map(|(name, tensor)| (name, (0, tensor))).collect();

@@ -4,6 +4,7 @@
 
 #![cfg(feature = "cli")]
 
+mod adapters;
 mod checkpoint_forms;
 #[path = "../common/mod.rs"]
 mod common;

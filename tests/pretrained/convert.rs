@@ -15,7 +15,7 @@ use crate::common::{devices, fixtures, flex, values};
 use crate::folder::{Folder, WEIGHTS, assert_says, config_of, file, file_as, parameters, tensors_of, weights_of};
 
 fn convert(from: &Path, to: &Path, format: Option<Format>, dtype: Option<FloatDType>) -> Converted {
-    let options = ConvertOptions { format, dtype, existing: Existing::Keep };
+    let options = ConvertOptions { format, dtype, ..ConvertOptions::default() };
     let checkpoint = Checkpoint::open(from).unwrap_or_else(|error| panic!("{error}"));
     checkpoint.convert(to, &options, |_| ()).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -19,26 +19,31 @@ use crate::{Outcome, output};
 The forms: `hub` is config.json and model.safetensors with the names that the family has on the Hugging Face hub, so that \
 transformers loads it; `native` is this program's own configuration and names in model.safetensors; `pack` is the same in \
 Burn's own model.bpk. Files of the tokenizer go along. Numbers keep the type that they are stored in unless --dtype says \
-otherwise, and become f32 where they are packed (GGUF).
+otherwise, and become f32 where they are packed (GGUF). --adapter merges adapters that were trained for the model into \
+its weights, and writes `native` or `pack`.
 
 The folder appears when everything is in it. --force replaces one that holds a model.
 
 Examples:
   burnformer convert path/to/pytorch-checkpoint --out safetensors-checkpoint
   burnformer convert path/to/checkpoint --out small --dtype bf16
-  burnformer convert path/to/checkpoint --out packed --to pack --json")]
+  burnformer convert path/to/checkpoint --out packed --to pack --json
+  burnformer convert path/to/checkpoint --adapter path/to/adapters --out merged")]
 pub struct Arguments {
     /// Checkpoint folder or GGUF file.
     model: String,
     /// The folder to write.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The form to write [default: hub, or native where the checkpoint is].
+    /// The form to write [default: hub, or native where the checkpoint is or adapters are merged].
     #[arg(long, value_name = "FORM")]
     to: Option<Form>,
     /// Number type of the weights [default: as they are stored].
     #[arg(long, value_name = "TYPE")]
     dtype: Option<Precision>,
+    /// A folder with adapters to merge into the weights, of this program or of PEFT.
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     /// Replace the folder if it holds a model.
     #[arg(long)]
     force: bool,
@@ -71,7 +76,7 @@ struct Report {
 }
 
 pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let Arguments { model, out, to, dtype, force, show } = arguments;
+    let Arguments { model, out, to, dtype, adapter, force, show } = arguments;
     let ModelArgument::Checkpoint(_, checkpoint) = ModelArgument::resolve(&model)? else {
         return Err(Error::Input(format!("`{model}` has no weights to convert; name a checkpoint folder")));
     };
@@ -86,6 +91,7 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
             Precision::F16 => FloatDType::F16,
             Precision::Bf16 => FloatDType::BF16,
         }),
+        adapters: adapter,
         existing: if force { Existing::Replace } else { Existing::Keep },
     };
     let bar = bar(&show);

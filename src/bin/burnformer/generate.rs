@@ -34,10 +34,14 @@ Examples:
   burnformer generate path/to/checkpoint --prompt \"Once\" --temperature 0.8 --top-p 0.95 --seed 7 --stop \".\"
   burnformer generate path/to/checkpoint --prompt One --prompt \"One, two\" --json
   burnformer generate path/to/checkpoint --tokens 1,5,9 --backend wgpu --json
+  burnformer generate path/to/checkpoint --adapter path/to/adapters --prompt \"Once\"
   git log -3 | burnformer generate path/to/checkpoint --prompt -")]
 pub struct Arguments {
     /// Checkpoint folder or GGUF file; or a preset or configuration file with --tokens, whose weights are random.
     model: String,
+    /// A folder with adapters that were trained for the model, of this program or of PEFT.
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     /// A text to continue, or with --chat to answer; `-` is what stdin holds. May be given several times.
     #[arg(long, value_name = "TEXT", required_unless_present_any = ["tokens", "prompt_file"])]
     prompt: Vec<String>,
@@ -129,6 +133,7 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let target = arguments.compute.open()?;
     let bar = LoadingBar::new(show);
     let model = argument.build_with(&target, seed, &mut |progress| bar.show(progress))?;
+    let model = argument.with_adapters(model, arguments.adapter.as_deref())?;
     drop(bar);
 
     let mut printer = Printer { is_on: prompts.len() == 1 && !show.json, ..Printer::default() };

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use burn::tensor::FloatDType;
+use burnformer::adapters::merge_adapters;
 use burnformer::backend::{Backend, DeviceName, largest_buffer};
 use burnformer::model::{ModelConfig, Transformer, preset_names};
-use burnformer::pretrained::{Checkpoint, LoadProgress, is_gguf_file, read_config};
+use burnformer::pretrained::{Checkpoint, LoadProgress, is_gguf_file, load_adapters, read_config};
 use burnformer::{Error, cast_parameters};
 
 use crate::arguments::{Show, Target};
@@ -90,6 +91,16 @@ impl ModelArgument {
                 Ok(model)
             }
         }
+    }
+
+    /// `model`, built from this argument, with the adapters in a folder merged into its weights, if one is named.
+    pub fn with_adapters(&self, model: Transformer, folder: Option<&Path>) -> Result<Transformer, Error> {
+        let adapted = match (folder, self) {
+            (None, _) => return Ok(model),
+            (Some(folder), Self::Config(_)) => load_adapters(model, folder),
+            (Some(folder), Self::Checkpoint(_, checkpoint)) => checkpoint.load_adapters(model, folder),
+        };
+        adapted.map(merge_adapters)
     }
 
     /// Says where the weights of [`build`](Self::build) came from. To be called once everything has gone well, as an

@@ -1,0 +1,63 @@
+//! The two experiments among the examples, with margins to what they show.
+
+use std::sync::Mutex;
+
+use burn::tensor::Device;
+use burnformer::backend::{Backend, DeviceName};
+use burnformer::transformer_block::NormPlacement;
+
+#[path = "../examples/induction.rs"]
+#[expect(dead_code, reason = "the program's `main` is not called")]
+mod induction;
+
+#[path = "../examples/pre_norm_post_norm.rs"]
+#[expect(dead_code, reason = "the program's `main` is not called")]
+mod pre_norm_post_norm;
+
+/// Weights come from the one generator of the backend, which each experiment seeds; so one runs at a time.
+static GENERATOR: Mutex<()> = Mutex::new(());
+
+fn flex() -> Device {
+    DeviceName::new(Backend::Flex).open().unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn gradients_grow_towards_the_output_with_post_norm_and_are_bounded_with_pre_norm() {
+    let _one = GENERATOR.lock();
+    let of = |placement, depth| pre_norm_post_norm::gradients(placement, depth, &flex()).unwrap();
+    let [post_2, post_12, post_24] = [2, 12, 24].map(|depth| of(NormPlacement::Post, depth));
+    let [pre_2, pre_12, pre_24] = [2, 12, 24].map(|depth| of(NormPlacement::Pre, depth));
+    let last = |norms: &[f64]| norms[norms.len() - 1];
+    let growth = |norms: &[f64]| last(norms) / norms[0];
+
+    assert!(growth(&post_12) > 1.2 && growth(&post_24) > 1.1, "{post_12:?} {post_24:?}");
+    assert!(growth(&pre_12) < 0.7 && growth(&pre_24) < 0.5, "{pre_12:?} {pre_24:?}");
+    // The paper's O(1) in the depth, and O(1/√depth): √(2/24) is 0.29, with 1 + depth in the root 0.35.
+    let post = last(&post_24) / last(&post_2);
+    let pre = last(&pre_24) / last(&pre_2);
+    assert!((0.7..2.0).contains(&post), "{post}");
+    assert!((0.2..0.6).contains(&pre), "{pre}");
+}
+
+#[test]
+fn deep_post_norm_needs_a_warm_up_and_pre_norm_does_not() {
+    let _one = GENERATOR.lock();
+    let loss = |placement, warm_up| pre_norm_post_norm::train(placement, warm_up, 200, &flex()).unwrap();
+    let guess = 16_f64.ln();
+    let pre = loss(NormPlacement::Pre, 0);
+    assert!(pre < 0.1, "{pre}");
+    let post = loss(NormPlacement::Post, 0);
+    assert!(post > 0.9 * guess, "{post}");
+    let warmed_up = loss(NormPlacement::Post, 100);
+    assert!(warmed_up < 0.5 * guess, "{warmed_up}");
+}
+
+#[test]
+fn two_layers_learn_induction_and_one_does_not() {
+    let _one = GENERATOR.lock();
+    let of = |n_layers| induction::train(n_layers, 500, 0, &flex()).unwrap();
+    let two = of(2).1;
+    assert!(two.accuracy > 0.9 && two.loss < 0.3, "{} {}", two.accuracy, two.loss);
+    let one = of(1).1;
+    assert!(one.accuracy < 0.6 && one.loss > 1.0, "{} {}", one.accuracy, one.loss);
+}
