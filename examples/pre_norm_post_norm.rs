@@ -7,7 +7,7 @@
 //!
 //! ```sh
 //! cargo run --release --example pre_norm_post_norm
-//! cargo run --release --example pre_norm_post_norm -- ndarray
+//! cargo run --release --example pre_norm_post_norm -- ndarray gradients.png
 //! ```
 
 use burn::module::{Initializer, Module, ModuleMapper, Param};
@@ -23,6 +23,7 @@ use burnformer::feed_forward::FeedForwardConfig;
 use burnformer::gradient_norms::{BlockPart, GradientNorms};
 use burnformer::head::HeadConfig;
 use burnformer::model::{ForwardOptions, ModelConfig, ModelInput, ModelKind, Transformer};
+use burnformer::plot::{AxisScale, Series, gradient_norms, save};
 use burnformer::positions::Positions;
 use burnformer::transformer_block::{BlockLayout, NormPlacement};
 use rand::{Rng, SeedableRng};
@@ -117,10 +118,12 @@ pub fn train(placement: NormPlacement, warm_up: usize, steps: usize, device: &De
 }
 
 fn main() -> Result<(), Error> {
-    let backend = std::env::args().nth(1).unwrap_or_else(|| "flex".into());
+    let mut arguments = std::env::args().skip(1);
+    let backend = arguments.next().unwrap_or_else(|| "flex".into());
     let device = backend.parse::<DeviceName>()?.open()?;
     println!("norm of the gradient at initialisation\n\n         post-norm         pre-norm");
     println!("depth   first    last    first    last    last · √depth");
+    let mut lines = Vec::new();
     for depth in [2, 4, 8, 12, 16, 24] {
         let [post, pre] =
             [NormPlacement::Post, NormPlacement::Pre].map(|placement| gradients(placement, depth, &device));
@@ -128,6 +131,14 @@ fn main() -> Result<(), Error> {
         let (first, last) = (0, depth - 1);
         let scaled = pre[last] * (depth as f64).sqrt();
         println!("{depth:5}{:8.3}{:8.3}{:9.3}{:8.3}{scaled:12.3}", post[first], post[last], pre[first], pre[last]);
+        if depth >= 12 {
+            lines.push(Series::counted(format!("post-norm, {depth} layers"), &post));
+            lines.push(Series::counted(format!("pre-norm, {depth} layers"), &pre));
+        }
+    }
+    if let Some(picture) = arguments.next() {
+        let title = "Gradients of the feed-forward output weights at initialisation";
+        save(gradient_norms(title, lines, AxisScale::Linear), &picture, None)?;
     }
     println!("\nloss after 200 steps, depth 12 (a guess has {:.3})\n", 16_f64.ln());
     for (name, placement, warm_up) in [
