@@ -1,9 +1,10 @@
-//! Two layers of attention learn to go on with a sequence that repeats itself; one layer does not.
+//! Two layers of attention learn to say a random sequence once more; one layer does not.
 //!
-//! A sequence is a pattern of distinct random tokens, over and over. Its length differs from sequence to sequence, so that
-//! what comes next does not stand at a fixed distance: it is what followed the same token before. To find it takes two
-//! heads, one above the other ([Olsson et al. 2022](https://arxiv.org/abs/2209.11895)): the lower one tells each token
-//! which token stands before it, the upper one, an induction head, looks for the token that was told of the present one.
+//! A row is some tokens that do not matter, then a pattern of distinct tokens, then the same pattern again. Its length
+//! differs from row to row, so that what comes next does not stand at a fixed distance, nor is it the token that has not
+//! been seen for the longest time: it is what followed the same token before. To find it takes two heads, one above the
+//! other ([Olsson et al. 2022](https://arxiv.org/abs/2209.11895)): the lower one tells each token which token stands before
+//! it, the upper one, an induction head, looks for the token that was told of the present one.
 //!
 //! ```sh
 //! cargo run --release --example induction
@@ -29,13 +30,14 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const VOCAB: usize = 16;
-const SEQ: usize = 24;
-/// Lengths of patterns. The longest one still occurs twice.
-const PERIODS: std::ops::RangeInclusive<usize> = 5..=11;
+const SEQ: usize = 20;
+/// Lengths of patterns.
+const LENGTHS: std::ops::RangeInclusive<usize> = 4..=8;
 const BATCH: usize = 64;
 const LEARNING_RATE: f64 = 0.01;
+pub const STEPS: usize = 1200;
 
-/// How well a model goes on with sequences that it has not seen.
+/// How well a model goes on with rows that it has not seen.
 pub struct Measure {
     /// Mean cross-entropy of the tokens that can be known, in nats.
     pub loss: f64,
@@ -43,7 +45,7 @@ pub struct Measure {
     pub accuracy: f64,
 }
 
-/// Repeating sequences with the positions whose next token can be known: it has come before, after the same token.
+/// Rows with the positions whose next token can be known: those in the second saying of the pattern.
 struct Batch {
     rows: Vec<Vec<i64>>,
     /// Row and position in one, `row · (SEQ - 1) + position`.
@@ -55,11 +57,14 @@ impl Batch {
     fn draw(random: &mut ChaCha8Rng) -> Self {
         let mut batch = Self { rows: Vec::new(), places: Vec::new(), answers: Vec::new() };
         for row in 0..BATCH {
-            let period = random.random_range(PERIODS);
+            let length = random.random_range(LENGTHS);
             let mut tokens: Vec<i64> = (0..VOCAB as i64).collect();
             tokens.shuffle(random);
-            let sequence: Vec<i64> = (0..SEQ).map(|place| tokens[place % period]).collect();
-            for place in period..SEQ - 1 {
+            let (pattern, others) = tokens.split_at(length);
+            let before = SEQ - 2 * length;
+            let mut sequence: Vec<i64> = (0..before).map(|_| others[random.random_range(0..others.len())]).collect();
+            sequence.extend_from_slice(&pattern.repeat(2));
+            for place in before + length..SEQ - 1 {
                 batch.places.push((row * (SEQ - 1) + place) as i64);
                 batch.answers.push(sequence[place + 1]);
             }
@@ -98,7 +103,7 @@ pub fn train(n_layers: usize, steps: usize, seed: u64, device: &Device) -> Resul
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     for step in 0..steps {
         let (_, loss) = Batch::draw(&mut random).ask(&model)?;
-        if step % 50 == 0 {
+        if step % 100 == 0 {
             println!("{n_layers} layers, step {step:3}: loss {:.3}", loss.clone().into_scalar::<f32>());
         }
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
@@ -120,9 +125,9 @@ fn measure(model: &Transformer, random: &mut ChaCha8Rng) -> Result<Measure, Erro
     Ok(Measure { loss, accuracy: right as f64 / guesses.len() as f64 })
 }
 
-/// What the heads of a model do with eleven random tokens that are said twice.
+/// What the heads of a model do with eight random tokens that are said twice.
 pub fn heads(model: &Transformer) -> Result<Vec<HeadScores>, Error> {
-    let repeated = RepeatedTokens::random(Vec::new(), *PERIODS.end(), VOCAB, 1);
+    let repeated = RepeatedTokens::random(Vec::new(), *LENGTHS.end(), VOCAB, 1);
     head_scores(model, &HeadInput::new(repeated.tokens()).with_repeated(Some(repeated)))
 }
 
@@ -131,7 +136,7 @@ fn main() -> Result<(), Error> {
     let device = backend.parse::<DeviceName>()?.open()?;
     let mut rows = Vec::new();
     for n_layers in [1, 2] {
-        let (model, Measure { loss, accuracy }) = train(n_layers, 500, 0, &device)?;
+        let (model, Measure { loss, accuracy }) = train(n_layers, STEPS, 0, &device)?;
         rows.push(format!("{n_layers:6}   {loss:.3}   {:5.1} %", 100.0 * accuracy));
         for HeadScores { layer, head, previous_token, induction, .. } in heads(&model)? {
             let [previous, induction] = [previous_token, induction].map(|score| score.unwrap_or_default());
