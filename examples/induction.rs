@@ -1,4 +1,4 @@
-//! Two layers of attention learn to say a random sequence once more; one layer does not.
+//! Two layers of attention learn to say a random sequence once more; one layer is left to guess.
 //!
 //! A row is some tokens that do not matter, then a pattern of distinct tokens, then the same pattern again. Its length
 //! differs from row to row, so that what comes next does not stand at a fixed distance, nor is it the token that has not
