@@ -21,6 +21,7 @@ use burnformer::backend::DeviceName;
 use burnformer::embedding::EmbeddingConfig;
 use burnformer::feed_forward::FeedForwardConfig;
 use burnformer::head::HeadConfig;
+use burnformer::head_roles::{HeadInput, HeadScores, RepeatedTokens, head_scores};
 use burnformer::model::{ForwardOptions, ModelConfig, ModelInput, ModelKind, Transformer};
 use burnformer::positions::Positions;
 use rand::seq::SliceRandom;
@@ -119,13 +120,24 @@ fn measure(model: &Transformer, random: &mut ChaCha8Rng) -> Result<Measure, Erro
     Ok(Measure { loss, accuracy: right as f64 / guesses.len() as f64 })
 }
 
+/// What the heads of a model do with eleven random tokens that are said twice.
+pub fn heads(model: &Transformer) -> Result<Vec<HeadScores>, Error> {
+    let repeated = RepeatedTokens::random(Vec::new(), *PERIODS.end(), VOCAB, 1);
+    head_scores(model, &HeadInput::new(repeated.tokens()).with_repeated(Some(repeated)))
+}
+
 fn main() -> Result<(), Error> {
     let backend = std::env::args().nth(1).unwrap_or_else(|| "flex".into());
     let device = backend.parse::<DeviceName>()?.open()?;
     let mut rows = Vec::new();
     for n_layers in [1, 2] {
-        let (_, Measure { loss, accuracy }) = train(n_layers, 500, 0, &device)?;
+        let (model, Measure { loss, accuracy }) = train(n_layers, 500, 0, &device)?;
         rows.push(format!("{n_layers:6}   {loss:.3}   {:5.1} %", 100.0 * accuracy));
+        for HeadScores { layer, head, previous_token, induction, .. } in heads(&model)? {
+            let [previous, induction] = [previous_token, induction].map(|score| score.unwrap_or_default());
+            let scores = format!("looks at the previous token {previous:.2}, at what followed its own {induction:.2}");
+            rows.push(format!("         layer {layer}, head {head}: {scores}"));
+        }
     }
     println!("\nlayers    loss   correct   (chance: loss {:.3}, {:.1} %)", (VOCAB as f64).ln(), 100.0 / VOCAB as f64);
     println!("{}", rows.join("\n"));

@@ -7,7 +7,7 @@
 //!
 //! ```sh
 //! cargo run --release --example pre_norm_post_norm
-//! cargo run --release --example pre_norm_post_norm -- ndarray
+//! cargo run --release --example pre_norm_post_norm -- ndarray gradients.png
 //! ```
 
 use burn::module::{Initializer, Module, ModuleMapper, Param};
@@ -23,6 +23,7 @@ use burnformer::feed_forward::FeedForwardConfig;
 use burnformer::gradient_norms::{BlockPart, GradientNorms};
 use burnformer::head::HeadConfig;
 use burnformer::model::{ForwardOptions, ModelConfig, ModelInput, ModelKind, Transformer};
+use burnformer::plot::{AxisScale, Series, gradient_norms, save};
 use burnformer::positions::Positions;
 use burnformer::transformer_block::{BlockLayout, NormPlacement};
 use rand::{Rng, SeedableRng};
@@ -74,16 +75,16 @@ fn draw(random: &mut ChaCha8Rng, [rows, len]: [usize; 2], vocab: usize) -> Vec<V
 }
 
 /// The norm of the gradient of the output weights of each feed-forward network, as in the paper's figure 3, as a mean over
-/// four models and random tokens.
+/// eight models and random tokens.
 pub fn gradients(placement: NormPlacement, depth: usize, device: &Device) -> Result<Vec<f64>, Error> {
     let mut mean = vec![0.0; depth];
-    for seed in 0..4 {
+    for seed in 0..8 {
         device.seed(seed);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let [tokens, targets] = std::array::from_fn(|_| draw(&mut random, [8, 32], 64));
         let model = model(placement, depth, 64, 64, device);
         let norms = GradientNorms::of_targets(&model, &ModelInput::tokens(&tokens), &targets)?;
-        mean.iter_mut().zip(norms.by_layer(BlockPart::Down)).for_each(|(sum, norm)| *sum += norm / 4.0);
+        mean.iter_mut().zip(norms.by_layer(BlockPart::Down)).for_each(|(sum, norm)| *sum += norm / 8.0);
     }
     Ok(mean)
 }
@@ -116,18 +117,38 @@ pub fn train(placement: NormPlacement, warm_up: usize, steps: usize, device: &De
     Ok(last.iter().sum::<f64>() / last.len() as f64)
 }
 
+/// The means of the first and of the last quarter of the layers.
+pub fn ends(norms: &[f64]) -> [f64; 2] {
+    let count = (norms.len() / 4).max(1);
+    [&norms[..count], &norms[norms.len() - count..]].map(|norms| norms.iter().sum::<f64>() / count as f64)
+}
+
 fn main() -> Result<(), Error> {
-    let backend = std::env::args().nth(1).unwrap_or_else(|| "flex".into());
+    let mut arguments = std::env::args().skip(1);
+    let backend = arguments.next().unwrap_or_else(|| "flex".into());
     let device = backend.parse::<DeviceName>()?.open()?;
-    println!("norm of the gradient at initialisation\n\n         post-norm         pre-norm");
-    println!("depth   first    last    first    last    last · √depth");
+    println!("norm of the gradient at initialisation: first and last quarter of the layers, last layer\n");
+    println!("       post-norm               pre-norm");
+    println!("depth  first   last  layer     first   last  layer   layer · √depth");
+    let mut lines = Vec::new();
     for depth in [2, 4, 8, 12, 16, 24] {
-        let [post, pre] =
-            [NormPlacement::Post, NormPlacement::Pre].map(|placement| gradients(placement, depth, &device));
-        let (post, pre) = (post?, pre?);
-        let (first, last) = (0, depth - 1);
-        let scaled = pre[last] * (depth as f64).sqrt();
-        println!("{depth:5}{:8.3}{:8.3}{:9.3}{:8.3}{scaled:12.3}", post[first], post[last], pre[first], pre[last]);
+        let mut row = format!("{depth:5}");
+        for (name, placement) in [("post-norm", NormPlacement::Post), ("pre-norm", NormPlacement::Pre)] {
+            let norms = gradients(placement, depth, &device)?;
+            let ([first, last], layer) = (ends(&norms), norms[depth - 1]);
+            row += &format!("{first:7.3}{last:7.3}{layer:7.3}   ");
+            if placement == NormPlacement::Pre {
+                row += &format!("{:8.3}", layer * (depth as f64).sqrt());
+            }
+            if depth >= 12 {
+                lines.push(Series::counted(format!("{name}, {depth} layers"), &norms));
+            }
+        }
+        println!("{row}");
+    }
+    if let Some(picture) = arguments.next() {
+        let title = "Gradients of the feed-forward output weights at initialisation";
+        save(gradient_norms(title, lines, AxisScale::Linear), &picture, None)?;
     }
     println!("\nloss after 200 steps, depth 12 (a guess has {:.3})\n", 16_f64.ln());
     for (name, placement, warm_up) in [

@@ -1,5 +1,7 @@
 //! The two experiments among the examples, with margins to what they show.
 
+#![cfg(feature = "plot")]
+
 use std::sync::Mutex;
 
 use burn::tensor::Device;
@@ -25,16 +27,19 @@ fn flex() -> Device {
 fn gradients_grow_towards_the_output_with_post_norm_and_are_bounded_with_pre_norm() {
     let _one = GENERATOR.lock();
     let of = |placement, depth| pre_norm_post_norm::gradients(placement, depth, &flex()).unwrap();
-    let [post_2, post_12, post_24] = [2, 12, 24].map(|depth| of(NormPlacement::Post, depth));
-    let [pre_2, pre_12, pre_24] = [2, 12, 24].map(|depth| of(NormPlacement::Pre, depth));
-    let last = |norms: &[f64]| norms[norms.len() - 1];
-    let growth = |norms: &[f64]| last(norms) / norms[0];
+    let [post_2, post_24] = [2, 24].map(|depth| of(NormPlacement::Post, depth));
+    let [pre_2, pre_24] = [2, 24].map(|depth| of(NormPlacement::Pre, depth));
+    let growth = |norms: &[f64]| {
+        let [first, last] = pre_norm_post_norm::ends(norms);
+        last / first
+    };
+    // Eight times eight other models gave 1.2 to 1.7 and 0.3 to 0.4.
+    assert!(growth(&post_24) > 1.15, "{post_24:?}");
+    assert!(growth(&pre_24) < 0.6, "{pre_24:?}");
 
-    assert!(growth(&post_12) > 1.2 && growth(&post_24) > 1.1, "{post_12:?} {post_24:?}");
-    assert!(growth(&pre_12) < 0.7 && growth(&pre_24) < 0.5, "{pre_12:?} {pre_24:?}");
-    // The paper's O(1) in the depth, and O(1/√depth): √(2/24) is 0.29, with 1 + depth in the root 0.35.
-    let post = last(&post_24) / last(&post_2);
-    let pre = last(&pre_24) / last(&pre_2);
+    // The paper's bounds for the last layer: O(1) in the depth, and O(1/√depth). √(2/24) is 0.29.
+    let last = |norms: &[f64]| norms[norms.len() - 1];
+    let (post, pre) = (last(&post_24) / last(&post_2), last(&pre_24) / last(&pre_2));
     assert!((0.7..2.0).contains(&post), "{post}");
     assert!((0.2..0.6).contains(&pre), "{pre}");
 }
@@ -56,8 +61,13 @@ fn deep_post_norm_needs_a_warm_up_and_pre_norm_does_not() {
 fn two_layers_learn_induction_and_one_does_not() {
     let _one = GENERATOR.lock();
     let of = |n_layers| induction::train(n_layers, 500, 0, &flex()).unwrap();
-    let two = of(2).1;
+    let (model, two) = of(2);
     assert!(two.accuracy > 0.9 && two.loss < 0.3, "{} {}", two.accuracy, two.loss);
+    // In the second layer, a head looks at what followed its token before.
+    let heads = induction::heads(&model).unwrap();
+    let most =
+        |layer| heads.iter().filter(|head| head.layer == layer).filter_map(|head| head.induction).fold(0.0, f64::max);
+    assert!(most(1) > 0.5 && most(1) > 2.0 * most(0), "{} {}", most(0), most(1));
     let one = of(1).1;
     assert!(one.accuracy < 0.6 && one.loss > 1.0, "{} {}", one.accuracy, one.loss);
 }

@@ -88,8 +88,8 @@ fn parameters(model: &Transformer) -> [BTreeMap<String, Vec<f64>>; 2] {
 
 /// A few steps towards saying the next token; gives the losses.
 fn train(mut model: Transformer, steps: usize) -> (Transformer, Vec<f64>) {
-    let rows = golden("llama").rows("input_ids");
-    let targets: Vec<i64> = rows.iter().flat_map(|row| row[1..].to_vec()).collect();
+    let rows = [golden("llama").rows("input_ids")[0][..9].to_vec()];
+    let targets = rows[0][1..].to_vec();
     let mut optimizer = SgdConfig::new().init();
     let mut losses = Vec::new();
     for _ in 0..steps {
@@ -163,8 +163,8 @@ fn only_adapters_are_trained_and_the_loss_falls() {
         assert_eq!(trained.len(), 2 * 3 * 2, "two factors, three projections, two layers");
         assert!(trained.keys().all(|path| path.contains(".lora.")), "{:?}", trained.keys());
 
-        let (model, losses) = train(model, 4);
-        assert!(losses[3] < losses[0] - 0.01, "{backend}: {losses:?}");
+        let (model, losses) = train(model, 3);
+        assert!(losses[2] < losses[0] - 0.01, "{backend}: {losses:?}");
         let [trained_after, frozen_after] = parameters(&model);
         assert_eq!(frozen_after, frozen, "{backend}");
         for (path, before) in &trained {
@@ -252,14 +252,16 @@ fn dropout_acts_in_training_only() {
     };
     let training = flex().autodiff();
     let plain = logits(&with(&flex(), 0.0), &reference_input());
-    assert_eq!(logits(&with(&training, 0.0), &reference_input()), plain);
+    // Where gradients are recorded, some operations are computed in another order.
+    let nearly = TOLERANCE / 10.0;
+    assert_close("recorded", &logits(&with(&training, 0.0), &reference_input()), &plain, nearly);
     assert_eq!(logits(&with(&flex(), 0.5), &reference_input()), plain, "no dropout without training");
     let dropped = with(&training, 0.5);
     let once = logits(&dropped, &reference_input());
     assert_apart("dropout", &once, &plain, 1e-3);
     assert_apart("another draw", &logits(&dropped, &reference_input()), &once, 1e-3);
     assert_eq!(logits(&dropped.valid(), &reference_input()), plain);
-    assert_close("merged", &logits(&merge_adapters(dropped), &reference_input()), &plain, TOLERANCE / 10.0);
+    assert_close("merged", &logits(&merge_adapters(dropped), &reference_input()), &plain, nearly);
 
     // Half of the input features are not seen, and the others count twice.
     let weight = |dropout: f64| values(with(&training, dropout).layers[0].attention.query.weight.val());
