@@ -28,7 +28,7 @@ use super::windows::Windows;
 use crate::backend::host_device;
 use crate::error::Error;
 use crate::model::{ModelConfig, Transformer};
-use crate::pretrained::Checkpoint;
+use crate::pretrained::{Checkpoint, load_adapters};
 
 /// The folder of checkpoints in the folder of a run.
 const CHECKPOINTS: &str = "checkpoints";
@@ -279,7 +279,7 @@ impl TrainingRun {
         }
         let complete = done + steps == config.steps;
         if complete {
-            write_model(&result.model.model, &coder, &out)?;
+            write_model(&result.model.model, config.lora.as_ref(), &coder, &out)?;
         }
         Ok(TrainingSummary {
             out,
@@ -341,13 +341,18 @@ impl TrainingRun {
                 None => Ok(model),
             }
         };
-        let model = match (resumed, &self.start) {
+        // Adapters are trained beside weights that stay what they were at the start.
+        let whole = resumed.filter(|_| self.config.lora.is_none());
+        host.seed(self.config.seed);
+        let model = match (whole, &self.start) {
             (Some(folder), _) => load(&Checkpoint::open(folder)?)?,
             (None, Start::Checkpoint(checkpoint)) => load(checkpoint)?,
-            (None, Start::Drawn(config)) => {
-                host.seed(self.config.seed);
-                config.init(&host)
-            }
+            (None, Start::Drawn(config)) => config.init(&host),
+        };
+        let model = match (&self.config.lora, resumed) {
+            (None, _) => model,
+            (Some(lora), None) => lora.apply(model)?,
+            (Some(_), Some(folder)) => load_adapters(model, folder)?,
         };
         model.check_fits(device)?;
         let model = trainable(model, self.config.recompute_activations).fork(device);
