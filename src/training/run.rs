@@ -25,7 +25,7 @@ use super::silence::Silence;
 use super::text::TextCoder;
 use super::tokens::{read_tokens, split};
 use super::windows::Windows;
-use crate::backend::host_device;
+use crate::backend::{device_label, has_distributed_parameters, host_device};
 use crate::error::Error;
 use crate::model::{ModelConfig, Transformer};
 use crate::pretrained::{Checkpoint, load_adapters};
@@ -299,6 +299,14 @@ impl TrainingRun {
         let (devices, batch) = (self.devices.len(), self.config.batch);
         if devices == 0 || (self.parallelism == Parallelism::Single && devices != 1) {
             return Err(Error::Training(format!("{:?} does not run on {devices} devices", self.parallelism)));
+        }
+        let is_distributed = self.parallelism == Parallelism::DistributedDataParallel;
+        if is_distributed && let Some(device) = self.devices.iter().find(|device| !has_distributed_parameters(device)) {
+            return Err(Error::Training(format!(
+                "distributed data parallelism does not work on {}; share the batch in another way (`--parallel multi`), or \
+                 serve the device (`burnformer serve-device`) and name it `remote:`",
+                device_label(device)
+            )));
         }
         if !batch.is_multiple_of(devices) {
             return Err(Error::Training(format!(
