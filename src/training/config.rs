@@ -301,10 +301,8 @@ impl FileConfig for TrainingConfig {
         }
         faults.section("schedule", |faults| self.schedule.check(self.steps, faults));
         faults.section("optimizer", |faults| self.optimizer.check(faults));
-        if let Some(Err(error)) = self.lora.as_ref().map(LoraConfig::validate) {
-            faults.section("lora", |faults| {
-                error.faults.into_iter().for_each(|fault| faults.add(&fault.key, fault.problem))
-            });
+        if let Some(lora) = &self.lora {
+            faults.section("lora", |faults| lora.check(faults));
         }
         faults.section("validation", |faults| faults.probability(self.validation.share, "share"));
         faults.section("samples", |faults| {

@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use crate::train::{SHORT, out, training};
 use crate::{PROGRAM, checkpoint, error, floats, json, largest_difference, run, text};
 
 /// A process that serves a device until it is dropped.
@@ -108,31 +107,4 @@ fn a_server_that_dies_ends_its_client_with_one_line() {
     let last = said.map_while(Result::ok).last().expect("it says why");
     assert_eq!(client.wait().expect("it ends").code(), Some(2), "{last}");
     assert!(last.starts_with("burnformer: error: ") && last.contains(&server.device), "{last}");
-}
-
-#[test]
-fn two_served_devices_train_as_one_does() {
-    let losses = |arguments: &[&str]| {
-        let (folder, config, data) = training(SHORT);
-        let out = out(&folder);
-        json(&[&["train", &config, "--data", &data, "--out", &out, "--quiet"], arguments].concat());
-        let log = std::fs::read_to_string(folder.path().join("out/metrics.jsonl")).expect("there is a log");
-        let events = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
-        let losses: Vec<f64> =
-            events.filter_map(|event| event["loss"].as_f64().or(event["validation_loss"].as_f64())).collect();
-        assert_eq!(losses.len(), 6 + 2, "{log}");
-        losses
-    };
-    let here = losses(&[]);
-    let [one, other] = [(); 2].map(|()| Server::start("flex", None));
-    // The same windows and weights; sums in another order, over six updates of losses around 5.5.
-    let check = |how: &str, found: &[f64]| {
-        let difference = largest_difference(found, &here);
-        assert!(difference < 1e-4, "{how}: {difference}");
-    };
-    check("one", &losses(&["--backend", &one.device]));
-    let both = format!("{},{}", one.device, other.device);
-    for how in ["multi", "sharded", "ddp"] {
-        check(how, &losses(&["--backend", &both, "--parallel", how]));
-    }
 }

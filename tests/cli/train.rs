@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::*;
 
 /// The end of a training file, which replaces lines of [`CONFIG`] as a model's table.
-pub fn training(keys: &str) -> (TempDir, String, String) {
+fn training(keys: &str) -> (TempDir, String, String) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let config = folder.path().join("run.toml");
     let model = CONFIG
@@ -21,9 +21,9 @@ pub fn training(keys: &str) -> (TempDir, String, String) {
     (folder, config, data)
 }
 
-pub const SHORT: &str = "steps = 6\nbatch = 2\nseq = 8\nvalidation = { share = 0.1, every = 3, windows = 4 }";
+const SHORT: &str = "steps = 6\nbatch = 2\nseq = 8\nvalidation = { share = 0.1, every = 3, windows = 4 }";
 
-pub fn out(folder: &TempDir) -> String {
+fn out(folder: &TempDir) -> String {
     text(&folder.path().join("out")).to_owned()
 }
 

@@ -110,11 +110,7 @@ fn parameters(cost: &CostReport) -> String {
     if feed_forward.shared > 0 {
         rows.push(row("  shared experts", feed_forward.shared));
     }
-    rows.extend([
-        row("norms", parameters.norms),
-        row("head", parameters.head.total),
-        row("total", parameters.total),
-    ]);
+    rows.extend([row("norms", parameters.norms), row("head", parameters.head.total), row("total", parameters.total)]);
     if parameters.active != parameters.total {
         rows.push(row("active", parameters.active));
     }
@@ -218,7 +214,10 @@ fn training_compute(cost: &CostReport) -> String {
         row("three forwards", flop(compute.exact.full), flop(compute.exact.visible)),
     ];
     let table = table(["training run, FLOP", "full", "visible pairs"], &rows);
-    format!("{table}\nN = {:.4e}, D = {:.4e}{assumed}, in sequences of {}", compute.parameters, compute.tokens, compute.seq)
+    format!(
+        "{table}\nN = {:.4e}, D = {:.4e}{assumed}, in sequences of {}",
+        compute.parameters, compute.tokens, compute.seq
+    )
 }
 
 fn roofline(cost: &CostReport) -> String {
