@@ -66,16 +66,16 @@ fn a_trained_folder_writes_what_it_learned() {
 fn training_starts_from_a_checkpoint_and_keeps_its_tokenizer() {
     let _alone = alone();
     let first = tempfile::tempdir().expect("a temporary folder");
-    train_in(&first, &learned(), &litany(), &flex());
+    let untaught = train_in(&first, &learned(), &litany(), &flex());
     let checkpoint = Arc::new(Checkpoint::open(first.path().join("out")).unwrap_or_else(|error| panic!("{error}")));
     let second = tempfile::tempdir().expect("a temporary folder");
     let config = TrainingConfig { steps: 60, model: None, samples: SampleConfig::default(), ..learned() };
     let text = "one two three six seven. ".repeat(40);
     let (run, events) = prepared(&config, Start::Checkpoint(Arc::clone(&checkpoint)), &text, second.path());
     let tuned = finish(run.on_device(flex()), &events).unwrap_or_else(|error| panic!("{error}"));
-    // Below the loss of a model that has learned nothing: much of the text is known.
-    let ignorance = 256.0_f64.ln();
-    assert!(tuned.losses()[0] < ignorance - 1.0, "{:?}", tuned.losses());
+    // Half of the text is known, so that the rest is learned in less time than all of it.
+    let (tuned, untaught) = (tuned.losses()[11], untaught.losses()[11]);
+    assert!(tuned < 2.0 && untaught > 3.0, "{tuned} {untaught}");
     let out = second.path().join("out");
     assert_eq!(continued(&out, "three", 6), " six s");
     let tokenizer = |folder: &Path| std::fs::read(folder.join("tokenizer.json")).expect("it is there");
