@@ -301,6 +301,13 @@ fn kind_of(device: &Device) -> Option<Kind> {
     }
 }
 
+/// Whether Burn lets copies of a model on `device` be trained side by side. It marks their parameters for a reduction that
+/// flex, ndarray and libtorch do not have, and stops where they are marked.
+#[cfg(feature = "train")]
+pub(crate) fn has_distributed_parameters(device: &Device) -> bool {
+    !matches!(kind_of(device), Some(Kind::Flex | Kind::NdArray | Kind::LibTorch))
+}
+
 /// How kernels of our own reach the numbers of tensors on `device`; `None` where they do not.
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 pub(crate) fn host_memory(device: &Device) -> Option<HostMemory> {

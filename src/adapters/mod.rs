@@ -158,6 +158,11 @@ impl LoraConfig {
     /// With every fault of it.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let mut faults = Faults::default();
+        self.check(&mut faults);
+        faults.into_result()
+    }
+
+    pub(crate) fn check(&self, faults: &mut Faults) {
         faults.positive(self.rank, "rank");
         faults.positive_number(self.alpha, "alpha");
         faults.probability(self.dropout, "dropout");
@@ -166,7 +171,6 @@ impl LoraConfig {
         if let Some(at) = twice {
             faults.add("projections", format!("names `{}` twice", self.projections[at]));
         }
-        faults.into_result()
     }
 
     /// Gives `model` adapters, and takes the gradients of all its other parameters away. What it computes stays the same

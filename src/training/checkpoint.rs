@@ -1,4 +1,5 @@
-//! States of a run, each in a folder of its own that is a model's folder as well.
+//! States of a run, each in a folder of its own that is a model's folder as well, or that of adapters where those are
+//! trained.
 //!
 //! A folder is written under a hidden name and renamed when everything is in it and on the disk, so one that has its name
 //! is whole, whenever the program or the machine may have stopped. Old ones go after the new one is there.
@@ -13,7 +14,7 @@ use super::config::TrainingConfig;
 use super::text::TextCoder;
 use crate::error::Error;
 use crate::model::Transformer;
-use crate::pretrained::{Container, Existing, save_model};
+use crate::pretrained::{Container, Existing, save_adapters, save_model};
 
 /// The file with the state of the optimizer.
 const OPTIMIZER: &str = "optimizer.bpk";
@@ -152,7 +153,10 @@ fn remove(folder: &Path) -> Result<(), Error> {
 /// Writes all files of a checkpoint and waits until they are on the disk.
 fn write(folder: &Path, snapshot: Snapshot) -> Result<(), Error> {
     let Snapshot { model, coder, optimizer, state } = snapshot;
-    save_model(model, folder, Container::Safetensors, Existing::Keep)?;
+    match &state.config.lora {
+        None => save_model(model, folder, Container::Safetensors, Existing::Keep)?,
+        Some(lora) => save_adapters(model, lora, folder, Existing::Keep)?,
+    }
     coder.write(folder)?;
     let path = folder.join(OPTIMIZER);
     optimizer.save(&path).map_err(|error| Error::file(&path, format!("cannot be written: {error}")))?;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::optimizer::OptimizerConfig;
 use super::schedule::ScheduleConfig;
+use crate::adapters::LoraConfig;
 use crate::config_reader::{self, FileConfig};
 use crate::error::{ConfigError, Error, Faults};
 use crate::model::{ModelConfig, ModelKind};
@@ -135,6 +136,9 @@ pub struct TrainingConfig {
     pub recompute_activations: bool,
     /// Seed of the weights, of the order of windows and of dropout. Default: 0.
     pub seed: u64,
+    /// Adapters that are trained in place of the model's own weights. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraConfig>,
     /// The learning rate over the steps.
     pub schedule: ScheduleConfig,
     /// The update of the weights.
@@ -158,6 +162,7 @@ impl Default for TrainingConfig {
             accumulation: 1,
             recompute_activations: false,
             seed: 0,
+            lora: None,
             schedule: ScheduleConfig::default(),
             optimizer: OptimizerConfig::default(),
             validation: ValidationConfig::default(),
@@ -273,6 +278,7 @@ impl FileConfig for TrainingConfig {
         let mut tree = serde_json::to_value(config).expect("a configuration can be written as JSON");
         tree["model"] = ModelConfig::stand_in();
         tree["validation"]["file"] = json!("validation.txt");
+        tree["lora"] = json!(LoraConfig::default());
         tree
     }
 
@@ -295,6 +301,9 @@ impl FileConfig for TrainingConfig {
         }
         faults.section("schedule", |faults| self.schedule.check(self.steps, faults));
         faults.section("optimizer", |faults| self.optimizer.check(faults));
+        if let Some(lora) = &self.lora {
+            faults.section("lora", |faults| lora.check(faults));
+        }
         faults.section("validation", |faults| faults.probability(self.validation.share, "share"));
         faults.section("samples", |faults| {
             let temperature = self.samples.temperature;

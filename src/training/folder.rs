@@ -3,9 +3,13 @@
 use std::path::Path;
 
 use super::text::TextCoder;
+use crate::adapters::LoraConfig;
 use crate::error::Error;
 use crate::model::Transformer;
-use crate::pretrained::{Container, Existing, save_model};
+use crate::pretrained::{Container, Existing, save_adapters, save_model};
+
+/// The folder of adapters in the folder of a run.
+const ADAPTER: &str = "adapter";
 
 /// Fails where a new run would write into something that is there.
 pub(super) fn check_is_free(out: &Path) -> Result<(), Error> {
@@ -26,9 +30,20 @@ pub(super) fn check_is_free(out: &Path) -> Result<(), Error> {
     }
 }
 
-/// Writes the trained model into the folder of its run, file by file; each appears whole.
-pub(super) fn write_model(model: &Transformer, coder: &TextCoder, out: &Path) -> Result<(), Error> {
+/// Writes the trained model into the folder of its run, file by file; each appears whole. Adapters are merged into it,
+/// and stand in a folder of their own too.
+pub(super) fn write_model(
+    model: &Transformer,
+    lora: Option<&LoraConfig>,
+    coder: &TextCoder,
+    out: &Path,
+) -> Result<(), Error> {
+    if let Some(lora) = lora {
+        save_adapters(model, lora, out.join(ADAPTER), Existing::Replace)?;
+    }
     let partial = out.join(".model");
+    // What a run that was killed has left.
+    let _ = std::fs::remove_dir_all(&partial);
     let written = save_model(model, &partial, Container::Safetensors, Existing::Replace)
         .and_then(|()| coder.write(&partial))
         .and_then(|()| move_files(&partial, out));

@@ -15,7 +15,8 @@ pub enum Parallelism {
     MultiDevice,
     /// Each device computes gradients, and updates a part of the parameters.
     MultiDeviceSharded,
-    /// Each device has a model of its own, and all of them make the same update by the sum of their gradients.
+    /// Each device has a model of its own, and all of them make the same update by the sum of their gradients. Burn has
+    /// this for devices of other processes and for GPUs.
     DistributedDataParallel,
 }
 

@@ -25,10 +25,10 @@ use super::silence::Silence;
 use super::text::TextCoder;
 use super::tokens::{read_tokens, split};
 use super::windows::Windows;
-use crate::backend::host_device;
+use crate::backend::{device_label, has_distributed_parameters, host_device};
 use crate::error::Error;
 use crate::model::{ModelConfig, Transformer};
-use crate::pretrained::Checkpoint;
+use crate::pretrained::{Checkpoint, load_adapters};
 
 /// The folder of checkpoints in the folder of a run.
 const CHECKPOINTS: &str = "checkpoints";
@@ -279,7 +279,7 @@ impl TrainingRun {
         }
         let complete = done + steps == config.steps;
         if complete {
-            write_model(&result.model.model, &coder, &out)?;
+            write_model(&result.model.model, config.lora.as_ref(), &coder, &out)?;
         }
         Ok(TrainingSummary {
             out,
@@ -299,6 +299,14 @@ impl TrainingRun {
         let (devices, batch) = (self.devices.len(), self.config.batch);
         if devices == 0 || (self.parallelism == Parallelism::Single && devices != 1) {
             return Err(Error::Training(format!("{:?} does not run on {devices} devices", self.parallelism)));
+        }
+        let is_distributed = self.parallelism == Parallelism::DistributedDataParallel;
+        if is_distributed && let Some(device) = self.devices.iter().find(|device| !has_distributed_parameters(device)) {
+            return Err(Error::Training(format!(
+                "distributed data parallelism does not work on {}; share the batch in another way (`--parallel multi`), or \
+                 serve the device (`burnformer serve-device`) and name it `remote:`",
+                device_label(device)
+            )));
         }
         if !batch.is_multiple_of(devices) {
             return Err(Error::Training(format!(
@@ -341,13 +349,18 @@ impl TrainingRun {
                 None => Ok(model),
             }
         };
-        let model = match (resumed, &self.start) {
+        // Adapters are trained beside weights that stay what they were at the start.
+        let whole = resumed.filter(|_| self.config.lora.is_none());
+        host.seed(self.config.seed);
+        let model = match (whole, &self.start) {
             (Some(folder), _) => load(&Checkpoint::open(folder)?)?,
             (None, Start::Checkpoint(checkpoint)) => load(checkpoint)?,
-            (None, Start::Drawn(config)) => {
-                host.seed(self.config.seed);
-                config.init(&host)
-            }
+            (None, Start::Drawn(config)) => config.init(&host),
+        };
+        let model = match (&self.config.lora, resumed) {
+            (None, _) => model,
+            (Some(lora), None) => lora.apply(model)?,
+            (Some(_), Some(folder)) => load_adapters(model, folder)?,
         };
         model.check_fits(device)?;
         let model = trainable(model, self.config.recompute_activations).fork(device);

@@ -140,15 +140,18 @@ fn nonsense_is_refused() {
     error(&["cost", "llama-2-7b", "gpt2", "--seq", "1025"], &["`gpt2`", "1025"]);
     error(&["cost", "vit-base", "--seq", "5"], &["197", "images"]);
     error(&["cost", "gpt2", "--source-seq", "5"], &["encoder"]);
-    for flag in ["--seq", "--batch", "--train-tokens", "--parameters"] {
-        error(&["cost", "gpt2", flag, "0"], &[flag]);
-        error(&["cost", "gpt2", flag, "five"], &[flag]);
+    for (flag, number) in [
+        ("--seq", "0"),
+        ("--batch", "0"),
+        ("--batch", "five"),
+        ("--train-tokens", "-1"),
+        ("--train-tokens", "3Q"),
+        ("--parameters", "NaN"),
+    ] {
+        error(&["cost", "gpt2", flag, number], &[flag]);
     }
-    for number in ["-1", "NaN", "inf", "3Q"] {
-        error(&["cost", "gpt2", "--train-tokens", number], &["--train-tokens"]);
-        error(&["cost", "gpt2", "--peak-flops", number, "--bandwidth", "1G"], &["--peak-flops"]);
-        error(&["cost", "gpt2", "--peak-flops", "1T", "--bandwidth", number], &["--bandwidth"]);
-    }
+    error(&["cost", "gpt2", "--peak-flops", "0", "--bandwidth", "1G"], &["--peak-flops"]);
+    error(&["cost", "gpt2", "--peak-flops", "1T", "--bandwidth", "inf"], &["--bandwidth"]);
     error(&["cost", "gpt2", "--peak-flops", "1T"], &["--bandwidth"]);
     error(&["cost", "gpt2", "--bandwidth", "1T"], &["--peak-flops"]);
     error(&["cost", "gpt2", "--measure", "--peak-flops", "1T", "--bandwidth", "1G"], &["--measure"]);

@@ -170,3 +170,46 @@ fn what_cannot_be_drawn_is_said() {
     error(&[&heads[..], &["--score", "loudness"]].concat(), &["loudness", "previous_token, next_token"]);
     assert_eq!(pictures.files(), ["folder.png"]);
 }
+
+#[test]
+fn cost_is_drawn_over_length_with_its_crossover() {
+    let pictures = Pictures::new();
+    let (_folder, path) = config(&[]);
+    let svg = pictures.svg(&["cost", &path, "--lengths", "8,64,512"]);
+    for part in
+        ["Cost of config", "projections", "attention scores", "feed-forward", "head", "FLOP of a forward", "100"]
+    {
+        assert_text(&svg, part);
+    }
+    assert!(!svg.contains("visible pairs"));
+    // Projections of 16 × 16 for queries and outputs and 16 × 8 for keys and values, two matrices of 16 × 24 in the
+    // network: 1536 weights, over twice the width of all heads.
+    assert_text(&svg, "scores overtake weights at 48");
+    assert_ne!(svg, pictures.svg(&["cost", &path, "--lengths", "8,64,512", "--batch", "3"]));
+    assert_ne!(svg, pictures.svg(&["cost", &path, "--lengths", "8,64,500"]));
+    assert_text(&pictures.svg(&["cost", "gemma-2-2b"]), "scores of visible pairs");
+    let out = pictures.path("a.svg");
+    error(&["plot", "cost", &path, "--lengths", "0", "--out", &out], &["--lengths", "from 1"]);
+    error(&["plot", "cost", text(&fixtures().join("tasks/vit")), "--out", &out], &["reads images"]);
+}
+
+#[test]
+fn gradient_norms_are_drawn_by_layer() {
+    let pictures = Pictures::new();
+    let (_folder, path) = config(&[]);
+    let one = pictures.svg(&["gradients", &path, "--seq", "9"]);
+    for part in ["Gradient norms of config", "layer", "gradient norm", "block"] {
+        assert_text(&one, part);
+    }
+    assert_ne!(one, pictures.svg(&["gradients", &path, "--seq", "9", "--seed", "1"]));
+    assert_ne!(one, pictures.svg(&["gradients", &path, "--seq", "9", "--log"]));
+    let llama = checkpoint("llama");
+    let two = pictures.svg(&["gradients", &path, text(&llama), "--seq", "9", "--parts", "down,query"]);
+    for part in ["config: down", "config: query", "llama: down", "llama: query", "Gradient norms by layer"] {
+        assert_text(&two, part);
+    }
+    let out = pictures.path("a.svg");
+    error(&["plot", "gradients", &path, "--seq", "9", "--parts", "gate", "--out", &out], &["have no gate"]);
+    error(&["plot", "gradients", &path, "--seq", "9", "--parts", "quary", "--out", &out], &["did you mean `query`?"]);
+    error(&["plot", "gradients", &path, "--seq", "1", "--out", &out], &["at least two tokens"]);
+}

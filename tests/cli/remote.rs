@@ -6,14 +6,14 @@ use std::process::{Child, Command, Stdio};
 use crate::{PROGRAM, checkpoint, error, floats, json, largest_difference, run, text};
 
 /// A process that serves a device until it is dropped.
-struct Server {
+pub struct Server {
     process: Child,
     /// `remote:ws://…`
-    device: String,
+    pub device: String,
 }
 
 impl Server {
-    fn start(backend: &str, token: Option<&str>) -> Self {
+    pub fn start(backend: &str, token: Option<&str>) -> Self {
         let mut command = Command::new(PROGRAM);
         command.args(["serve-device", "--backend", backend, "--port", "0"]);
         if let Some(token) = token {

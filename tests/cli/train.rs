@@ -329,3 +329,28 @@ fn several_devices_are_named_with_how_they_work_together() {
     let loss = |summary: &Value| summary["loss"].as_f64().expect("a number");
     assert!((loss(&one) - loss(&two)).abs() < 1e-5, "{one} {two}");
 }
+
+#[cfg(feature = "remote")]
+#[test]
+fn devices_of_two_processes_have_the_losses_of_one() {
+    let keys = "steps = 4\nbatch = 4\nseq = 8\nvalidation = { share = 0.1, every = 2, windows = 4 }";
+    let (folder, config, data) = training(keys);
+    let servers = [(); 2].map(|()| crate::remote::Server::start("flex", None));
+    let both = format!("{},{}", servers[0].device, servers[1].device);
+    let losses = |name: &str, flags: &[&str]| -> Vec<f64> {
+        let out = folder.path().join(name);
+        let train = ["train", config.as_str(), "--data", &data, "--out", text(&out)];
+        let summary = json(&[train.as_slice(), flags].concat());
+        let mut losses: Vec<f64> = logged(&out).into_iter().map(|(_, loss)| loss).collect();
+        assert_eq!(losses.len(), 4, "{name}");
+        losses.push(summary["validation_loss"].as_f64().expect("it was measured"));
+        losses
+    };
+    let here = losses("here", &[]);
+    for parallel in ["multi", "sharded", "ddp"] {
+        let there = losses(parallel, &["--backend", &both, "--parallel", parallel]);
+        // Composed operations there, fused ones here, and gradients that are added up in another order.
+        let difference = largest_difference(&there, &here);
+        assert!(difference < 1e-4, "{parallel}: {difference}");
+    }
+}

@@ -11,8 +11,7 @@ fn two_devices_have_the_losses_of_one() {
     let config = TrainingConfig { batch: 4, accumulation: 2, ..config() };
     let text = rhyme();
     let expected = train(&config, &text, &flex());
-    for parallelism in [Parallelism::MultiDevice, Parallelism::MultiDeviceSharded, Parallelism::DistributedDataParallel]
-    {
+    for parallelism in [Parallelism::MultiDevice, Parallelism::MultiDeviceSharded] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (run, events) = prepared(&config, drawn(&config), &text, folder.path());
         let run = run.on_devices(vec![flex(), flex()], parallelism);
@@ -35,6 +34,8 @@ fn devices_that_cannot_share_a_batch_are_refused() {
     };
     let line = refused(2, Parallelism::MultiDevice);
     assert!(line.contains("`batch` must be a multiple") && line.contains("got 3 for 2"), "{line}");
+    let line = refused(3, Parallelism::DistributedDataParallel);
+    assert!(line.contains("does not work on Cpu") && line.contains("--parallel multi"), "{line}");
     assert!(refused(2, Parallelism::Single).contains("does not run on 2 devices"));
     assert!(!folder.path().join("out").exists());
 }

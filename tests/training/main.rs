@@ -7,6 +7,7 @@ mod checkpoints;
 mod common;
 mod devices;
 mod dropout;
+mod lora;
 mod repetition;
 mod results;
 mod torch;

@@ -17,10 +17,10 @@ fn litany() -> String {
 
 fn learned() -> TrainingConfig {
     TrainingConfig {
-        steps: 80,
+        steps: 400,
         seq: 24,
         schedule: ScheduleConfig { learning_rate: 0.02, ..ScheduleConfig::default() },
-        samples: SampleConfig { every: 80, prompt: "three".into(), tokens: 12, temperature: 0.0 },
+        samples: SampleConfig { every: 400, prompt: "three".into(), tokens: 12, temperature: 0.0 },
         ..config()
     }
 }
@@ -45,7 +45,7 @@ fn a_trained_folder_writes_what_it_learned() {
     let out = folder.path().join("out");
     assert_eq!(continued(&out, "three", 12), " four five. ");
     // So do the checkpoint of the last step and the sample that was drawn then.
-    assert_eq!(continued(&out.join("checkpoints/step-00000080"), "two", 6), " three");
+    assert_eq!(continued(&out.join("checkpoints/step-00000400"), "two", 6), " three");
     let samples: Vec<&str> = trained
         .events
         .iter()
@@ -66,15 +66,16 @@ fn a_trained_folder_writes_what_it_learned() {
 fn training_starts_from_a_checkpoint_and_keeps_its_tokenizer() {
     let _alone = alone();
     let first = tempfile::tempdir().expect("a temporary folder");
-    train_in(&first, &learned(), &litany(), &flex());
+    let untaught = train_in(&first, &learned(), &litany(), &flex());
     let checkpoint = Arc::new(Checkpoint::open(first.path().join("out")).unwrap_or_else(|error| panic!("{error}")));
     let second = tempfile::tempdir().expect("a temporary folder");
-    let config = TrainingConfig { steps: 20, model: None, samples: SampleConfig::default(), ..learned() };
+    let config = TrainingConfig { steps: 60, model: None, samples: SampleConfig::default(), ..learned() };
     let text = "one two three six seven. ".repeat(40);
     let (run, events) = prepared(&config, Start::Checkpoint(Arc::clone(&checkpoint)), &text, second.path());
     let tuned = finish(run.on_device(flex()), &events).unwrap_or_else(|error| panic!("{error}"));
-    // Far below ln 256 from the first step on: most of the text is known.
-    assert!(tuned.losses()[0] < 2.0, "{:?}", tuned.losses());
+    // Half of the text is known, so that the rest is learned in less time than all of it.
+    let (tuned, untaught) = (tuned.losses()[11], untaught.losses()[11]);
+    assert!(tuned < 2.0 && untaught > 3.0, "{tuned} {untaught}");
     let out = second.path().join("out");
     assert_eq!(continued(&out, "three", 6), " six s");
     let tokenizer = |folder: &Path| std::fs::read(folder.join("tokenizer.json")).expect("it is there");

@@ -66,14 +66,21 @@ fn share(part: u64, of: u64) -> String {
     percent(if of == 0 { 0.0 } else { part as f64 / of as f64 })
 }
 
+fn several(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 fn heading(model: &str, cost: &CostReport) -> String {
     let shape = &cost.shape;
     let mut text = format!(
-        "{model}: {} layers of d_model {}, {} heads of {}",
-        shape.n_layers, shape.d_model, shape.n_heads, shape.d_head
+        "{model}: {} of d_model {}, {} of {}",
+        several(shape.n_layers as u64, "layer"),
+        shape.d_model,
+        several(shape.n_heads as u64, "head"),
+        shape.d_head
     );
     if shape.n_kv_heads != shape.n_heads {
-        text += &format!(" over {} of keys and values", shape.n_kv_heads);
+        text += &format!(" ({} of keys and values)", shape.n_kv_heads);
     }
     if let Some(d_ff) = shape.d_ff {
         text += &format!(", d_ff {d_ff}");
@@ -90,15 +97,20 @@ fn heading(model: &str, cost: &CostReport) -> String {
 
 fn parameters(cost: &CostReport) -> String {
     let parameters = &cost.parameters;
+    let feed_forward = &parameters.feed_forward;
     let row = |name: &str, count: u64| [name.to_owned(), grouped(count), share(count, parameters.total)];
     let mut rows = vec![
         row("embedding", parameters.embedding.total),
         row("attention", parameters.attention.total),
-        row("feed-forward", parameters.feed_forward.total),
-        row("norms", parameters.norms),
-        row("head", parameters.head.total),
-        row("total", parameters.total),
+        row("feed-forward", feed_forward.total),
     ];
+    if feed_forward.experts > 0 {
+        rows.extend([row("  experts", feed_forward.experts), row("  router", feed_forward.router)]);
+    }
+    if feed_forward.shared > 0 {
+        rows.push(row("  shared experts", feed_forward.shared));
+    }
+    rows.extend([row("norms", parameters.norms), row("head", parameters.head.total), row("total", parameters.total)]);
     if parameters.active != parameters.total {
         rows.push(row("active", parameters.active));
     }
@@ -140,7 +152,7 @@ fn blocks(cost: &CostReport) -> String {
             let window = block.window.map_or(String::new(), |window| format!(", window {window}"));
             let length = |at: Option<u64>| at.map_or("never".into(), grouped);
             [
-                format!("{} {of}layers{window}", block.layers),
+                format!("{}{window}", several(block.layers, &format!("{of}layer"))),
                 grouped(block.parameters.total),
                 scaled(block.weight_flops as f64, "FLOP"),
                 scaled(block.flops.scores as f64, "FLOP"),
@@ -191,7 +203,6 @@ fn memory(cost: &CostReport) -> String {
 
 fn training_compute(cost: &CostReport) -> String {
     let compute = &cost.training_compute;
-    let tokens = scaled(compute.tokens, "");
     let assumed = if compute.tokens_assumed { " (20 per parameter)" } else { "" };
     let flop = |value: f64| format!("{value:.3e}");
     let row = |name: &str, full: String, visible: String| [name.to_owned(), full, visible];
@@ -203,7 +214,10 @@ fn training_compute(cost: &CostReport) -> String {
         row("three forwards", flop(compute.exact.full), flop(compute.exact.visible)),
     ];
     let table = table(["training run, FLOP", "full", "visible pairs"], &rows);
-    format!("{table}\nN = {:.4e}, D = {}{assumed}, in sequences of {}", compute.parameters, tokens.trim(), compute.seq)
+    format!(
+        "{table}\nN = {:.4e}, D = {:.4e}{assumed}, in sequences of {}",
+        compute.parameters, compute.tokens, compute.seq
+    )
 }
 
 fn roofline(cost: &CostReport) -> String {

@@ -1,6 +1,8 @@
 //! `burnformer plot`
 
 mod attention;
+mod cost;
+mod gradients;
 mod heads;
 
 use std::path::{Path, PathBuf};
@@ -18,13 +20,15 @@ use crate::progress::LoadingBar;
 use crate::text_input::{LabelledTokens, TextSource};
 use crate::{Outcome, output};
 
-/// Draw positions, attention or head roles as PNG or SVG.
+/// Draw positions, attention, head roles, gradients or cost as PNG or SVG.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   burnformer plot positions --out positions.png
   burnformer plot attention path/to/checkpoint --text \"The cat sat on the mat.\" --layers 0,5 --heads 1,2 --out attention.svg
-  burnformer plot heads model.gguf --text \"The cat sat on the mat.\" --out heads.png")]
+  burnformer plot heads model.gguf --text \"The cat sat on the mat.\" --out heads.png
+  burnformer plot cost llama-2-7b --out cost.png
+  burnformer plot gradients gpt2 --seq 32 --out gradients.png")]
 pub struct Arguments {
     #[command(subcommand)]
     picture: Kind,
@@ -35,6 +39,8 @@ enum Kind {
     Positions(PositionArguments),
     Attention(Box<attention::Arguments>),
     Heads(Box<heads::Arguments>),
+    Cost(cost::Arguments),
+    Gradients(Box<gradients::Arguments>),
 }
 
 /// Draw the table of sinusoidal positions.
@@ -108,6 +114,8 @@ pub fn run(arguments: Arguments) -> Result<Outcome, Error> {
         Kind::Positions(arguments) => draw_positions(&arguments),
         Kind::Attention(arguments) => attention::run(*arguments),
         Kind::Heads(arguments) => heads::run(*arguments),
+        Kind::Cost(arguments) => cost::run(arguments),
+        Kind::Gradients(arguments) => gradients::run(*arguments),
     }
 }
 

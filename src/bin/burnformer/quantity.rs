@@ -44,6 +44,9 @@ pub fn grouped(count: u64) -> String {
 /// `value` in steps of a thousand, with `unit`.
 pub fn scaled(value: f64, unit: impl fmt::Display) -> String {
     const PREFIXES: [&str; 8] = ["", "k", "M", "G", "T", "P", "E", "Z"];
+    if value == 0.0 {
+        return format!("0 {unit}");
+    }
     let step =
         (0..PREFIXES.len() - 1).find(|step| value < 1000f64.powi(*step as i32 + 1)).unwrap_or(PREFIXES.len() - 1);
     format!("{} {}{unit}", three_digits(value / 1000f64.powi(step as i32)), PREFIXES[step])
@@ -104,7 +107,7 @@ mod tests {
     fn quantities_are_written() {
         assert_eq!([0, 999, 1000, 201_326_592].map(grouped), ["0", "999", "1,000", "201,326,592"]);
         assert_eq!(scaled(824_633_720_832.0, "FLOP"), "825 GFLOP");
-        assert_eq!(scaled(8.4e22, "FLOP"), "84.0 ZFLOP");
+        assert_eq!([8.4e22, 0.0].map(|value| scaled(value, "FLOP")), ["84.0 ZFLOP", "0 FLOP"]);
         assert_eq!([0, 1023, 1024, 3 << 29].map(bytes), ["0 B", "1023 B", "1.00 KiB", "1.50 GiB"]);
         assert_eq!([2e-6, 0.0123, 5.0].map(seconds), ["2.00 µs", "12.3 ms", "5.00 s"]);
     }

@@ -38,12 +38,12 @@ pub struct LabelledTokens {
 
 impl TextSource {
     /// Reads what is given.
-    pub fn read(self, argument: &ModelArgument, seed: u64) -> Result<LabelledTokens, Error> {
+    pub fn read(&self, argument: &ModelArgument, seed: u64) -> Result<LabelledTokens, Error> {
         let tokenizer = argument.checkpoint().map_or(Ok(None), |checkpoint| checkpoint.tokenizer());
-        let (ids, tokenizer) = match (self.text, self.tokens) {
-            (Some(text), _) => (encode(argument, &text)?, tokenizer?),
+        let (ids, tokenizer) = match (&self.text, &self.tokens) {
+            (Some(text), _) => (encode(argument, text)?, tokenizer?),
             // A tokenizer only serves to call these by their names.
-            (None, Some(row)) => (row.0, tokenizer.unwrap_or_default()),
+            (None, Some(row)) => (row.0.clone(), tokenizer.unwrap_or_default()),
             (None, None) => {
                 let mut random = Random::new(seed);
                 let (count, vocab_size) = (self.seq.unwrap_or_default(), argument.config().vocab_size());

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use burn::tensor::Device;
 use burn::train::Interrupter;
 use burnformer::Error;
+use burnformer::adapters::{LoraConfig, Projection};
 use burnformer::backend::{Backend, DeviceName};
 use burnformer::training::{
     ModelSource, Parallelism, SampleReport, Start, StepReport, TrainingConfig, TrainingEvent, TrainingRun,
@@ -39,6 +40,7 @@ Examples:
   burnformer train config/training/tiny.toml --data book.txt --out longer --steps 5000 --lr 5e-4 --quiet --json
   burnformer train config/training/tiny.toml --data book.txt --out book-model --resume
   burnformer train config/training/tiny.toml --from path/to/checkpoint --data notes.txt --out tuned --lr 1e-5
+  burnformer train config/training/tiny.toml --from path/to/checkpoint --data notes.txt --out taught --lora 8
   burnformer generate book-model --prompt \"It was\" --temperature 0.8")]
 pub struct Arguments {
     /// Configuration file of the run.
@@ -73,6 +75,15 @@ pub struct Arguments {
     /// Seed of weights, of the order of windows and of dropout.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Train adapters of this rank (LoRA) in place of all weights; they are saved alone and merged.
+    #[arg(long, value_name = "RANK", value_parser = positive)]
+    lora: Option<usize>,
+    /// What the adapters learn is multiplied by ALPHA / RANK [default: 16]
+    #[arg(long, value_name = "ALPHA", requires = "lora")]
+    lora_alpha: Option<f64>,
+    /// Projections with adapters: query, key, value, output, gate, up, down [default: query,value]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "lora")]
+    lora_projections: Option<Vec<Projection>>,
     /// Steps between two checkpoints.
     #[arg(long, value_name = "N", value_parser = positive)]
     checkpoint_every: Option<usize>,
@@ -168,6 +179,15 @@ impl Arguments {
         }
         if let Some(prompt) = &self.sample_prompt {
             config.samples.prompt.clone_from(prompt);
+        }
+        if let Some(rank) = self.lora {
+            let of_file = config.lora.take().unwrap_or_default();
+            config.lora = Some(LoraConfig {
+                rank,
+                alpha: self.lora_alpha.unwrap_or(of_file.alpha),
+                projections: self.lora_projections.clone().unwrap_or(of_file.projections),
+                ..of_file
+            });
         }
         if let Some(from) = &self.from {
             config.model = Some(ModelSource::Named(from.clone()));
