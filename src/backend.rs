@@ -16,7 +16,7 @@ use crate::error::{Error, nearest};
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 use crate::kernel::HostMemory;
 #[cfg(feature = "remote")]
-pub use remote::{DeviceServer, TOKEN_VARIABLE};
+pub use remote::{DeviceServer, TOKEN_VARIABLE, lost_server};
 
 /// A kind of backend, compiled in or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,6 +93,9 @@ pub struct DeviceName {
     selector: String,
 }
 
+/// The devices that are open.
+static OPEN: Mutex<Option<HashMap<DeviceName, Device>>> = Mutex::new(None);
+
 impl DeviceName {
     /// The backend.
     pub fn backend(&self) -> Backend {
@@ -110,7 +113,6 @@ impl DeviceName {
     ///
     /// When the backend is not compiled in, has no such device, or cannot use it.
     pub fn open(&self) -> Result<Device, Error> {
-        static OPEN: Mutex<Option<HashMap<DeviceName, Device>>> = Mutex::new(None);
         let mut open = OPEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let open = open.get_or_insert_default();
         if let Some(device) = open.get(self) {

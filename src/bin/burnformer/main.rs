@@ -133,8 +133,16 @@ fn main() -> ExitCode {
         Ok(Ok(Outcome::Done)) => ExitCode::SUCCESS,
         Ok(Ok(Outcome::CheckFailed)) => ExitCode::from(1),
         Ok(Err(problem)) => fail(&problem),
-        Err(panic) => fail(&format!("{panic}; please report")),
+        Err(panic) => fail(&lost_server().unwrap_or_else(|| format!("{panic}; please report"))),
     }
+}
+
+/// Says that the server of a remote device is gone, if one is: Burn panics then.
+fn lost_server() -> Option<String> {
+    #[cfg(feature = "remote")]
+    return burnformer::backend::lost_server().map(|error| error.to_string());
+    #[cfg(not(feature = "remote"))]
+    None
 }
 
 /// Vulkan drivers look for a Wayland display, whose library complains on stderr where this variable is not set.
