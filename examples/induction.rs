@@ -35,7 +35,7 @@ const SEQ: usize = 20;
 const LENGTHS: std::ops::RangeInclusive<usize> = 4..=8;
 const BATCH: usize = 64;
 const LEARNING_RATE: f64 = 0.01;
-pub const STEPS: usize = 1200;
+pub const STEPS: usize = 1800;
 
 /// How well a model goes on with rows that it has not seen.
 pub struct Measure {

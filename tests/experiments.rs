@@ -61,13 +61,13 @@ fn two_layers_learn_induction_and_one_does_not() {
     let _one = GENERATOR.lock();
     let of = |n_layers| induction::train(n_layers, induction::STEPS, 0, &flex()).unwrap();
     let (model, two) = of(2);
-    assert!(two.accuracy > 0.9 && two.loss < 0.3, "{} {}", two.accuracy, two.loss);
+    assert!(two.accuracy > 0.95 && two.loss < 0.2, "{} {}", two.accuracy, two.loss);
     // In the second layer, a head looks at what followed its token before.
     let heads = induction::heads(&model).unwrap();
     let most =
         |layer| heads.iter().filter(|head| head.layer == layer).filter_map(|head| head.induction).fold(0.0, f64::max);
     assert!(most(1) > 0.4 && most(1) > 2.0 * most(0), "{} {}", most(0), most(1));
-    // One layer can leave out what does not occur again, and guess at lengths: 62 % and a loss of 1.04.
+    // One layer can leave out what does not occur again, and guess at lengths: 54 % and a loss of 1.05.
     let one = of(1).1;
-    assert!(one.accuracy < 0.75 && one.loss > 0.8, "{} {}", one.accuracy, one.loss);
+    assert!(one.accuracy < 0.75 && one.loss > 0.7, "{} {}", one.accuracy, one.loss);
 }
