@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use burn::tensor::{Device, FloatDType};
 
 use crate::attention::{AttentionRequest, MaskForm};
-use crate::error::{Error, nearest};
+use crate::error::{Error, advice};
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 use crate::kernel::HostMemory;
 #[cfg(feature = "remote")]
@@ -157,11 +157,7 @@ impl FromStr for DeviceName {
         let name = if name == "tch" { Backend::LibTorch.name() } else { name };
         let backend = Backend::ALL.into_iter().find(|backend| backend.name() == name);
         let backend = backend.ok_or_else(|| {
-            let names = Backend::ALL.map(Backend::name);
-            let advice = match nearest(name, names) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("there are {}", names.join(", ")),
-            };
+            let advice = advice(name, Backend::ALL.map(Backend::name));
             Error::backend(text, format!("is not known; {advice}"))
         })?;
         Ok(Self { backend, selector: selector.to_owned() })

@@ -16,7 +16,7 @@ use crate::attention::{
     AttentionKernel, AttentionMask, MultiHeadAttentionConfig, ScoreOptions, scaled_dot_product_attention,
 };
 use crate::backend;
-use crate::error::{Error, nearest};
+use crate::error::{Error, advice};
 use crate::feed_forward::FeedForwardConfig;
 use crate::transformer_block::{BlockContext, BlockLayout, NormPlacement, TransformerBlockConfig};
 
@@ -100,11 +100,7 @@ impl FromStr for BenchRow {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|row| row.name() == text).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name);
-            let advice = match nearest(text, names) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("there are {}", names.join(", ")),
-            };
+            let advice = advice(text, Self::ALL.map(Self::name));
             Error::Input(format!("there is no bench row `{text}`; {advice}"))
         })
     }

@@ -200,3 +200,11 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, candidate)| candidate)
 }
+
+/// What to say of a `name` that is none of `known`: the nearest of them, or all.
+pub(crate) fn advice<const N: usize>(name: &str, known: [&str; N]) -> String {
+    match nearest(name, known) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("there are {}", known.join(", ")),
+    }
+}

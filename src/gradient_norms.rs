@@ -8,7 +8,7 @@ use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Gradients, Int, Tensor, TensorData};
 
-use crate::error::{Error, nearest};
+use crate::error::{Error, advice};
 use crate::model::{ForwardOptions, ModelInput, Transformer};
 use crate::precision::widen;
 
@@ -109,11 +109,7 @@ impl FromStr for BlockPart {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|part| part.name() == text).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name);
-            let advice = match nearest(text, names) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("there are {}", names.join(", ")),
-            };
+            let advice = advice(text, Self::ALL.map(Self::name));
             Error::Input(format!("a block has no part `{text}`; {advice}"))
         })
     }

@@ -32,7 +32,7 @@ use burn::module::{Lora, Module, ParamGroup};
 use serde::{Deserialize, Serialize};
 
 use self::dropout::LoraWithDropout;
-use crate::error::{ConfigError, Error, Fault, Faults, nearest};
+use crate::error::{ConfigError, Error, Fault, Faults, advice};
 use crate::model::Transformer;
 
 /// A projection that can have an adapter, in every block of a model, cross-attention, experts and encoder included.
@@ -91,11 +91,7 @@ impl FromStr for Projection {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|projection| projection.name() == text).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name);
-            let advice = match nearest(text, names) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("there are {}", names.join(", ")),
-            };
+            let advice = advice(text, Self::ALL.map(Self::name));
             Error::Input(format!("there is no projection `{text}`; {advice}"))
         })
     }

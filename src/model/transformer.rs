@@ -1,6 +1,6 @@
 //! A whole model: embeddings, blocks, final norm and head, with one forward for all uses.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
@@ -240,31 +240,11 @@ impl Transformer {
     ///
     /// Names the largest parameter, its size and the limit.
     pub fn check_fits(&self, device: &Device) -> Result<(), Error> {
-        struct Largest {
-            path: Vec<String>,
-            found: (u64, String),
-        }
-        impl ModuleVisitor for Largest {
-            fn enter_module(&mut self, name: &str, _: &str) {
-                self.path.push(name.to_owned());
-            }
-            fn exit_module(&mut self, _: &str, _: &str) {
-                self.path.pop();
-            }
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                let bytes = param.lazy_shape().num_elements() as u64 * size_of::<f32>() as u64;
-                if bytes > self.found.0 {
-                    self.found = (bytes, self.path.join("."));
-                }
-            }
-        }
         let Some(limit) = backend::largest_buffer(device) else { return Ok(()) };
-        let mut largest = Largest { path: Vec::new(), found: (0, String::new()) };
-        self.visit(&mut largest);
-        let (bytes, name) = largest.found;
-        if bytes <= limit {
-            return Ok(());
-        }
+        let bytes = |shape: &[usize]| shape.iter().product::<usize>() as u64 * size_of::<f32>() as u64;
+        let sizes = self.parameters().into_iter().map(|(name, shape)| (bytes(&shape), name));
+        let largest = sizes.reduce(|largest, next| if next.0 > largest.0 { next } else { largest });
+        let Some((bytes, name)) = largest.filter(|(bytes, _)| *bytes > limit) else { return Ok(()) };
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
         Err(Error::Input(format!(
             "parameter `{name}` has {} MiB and this device's largest buffer is {} MiB; use a CPU backend or a device \

@@ -14,7 +14,7 @@ use super::peft::{self, PEFT_CONFIG};
 use super::rules::Heads;
 use super::tensor_writer::write_safetensors;
 use super::weights::Weights;
-use super::{ADAPTER_CONFIG, Checkpoint, read_text};
+use super::{ADAPTER_CONFIG, Checkpoint, read_text, write_json};
 use crate::adapters::{LoraConfig, factor_paths, has_adapters, is_factor};
 use crate::error::Error;
 use crate::model::Transformer;
@@ -38,9 +38,7 @@ pub fn save_adapters(
         return Err(Error::Input("the model has no adapters to save".into()));
     }
     let output = OutputFolder::create(folder.as_ref(), existing)?;
-    let path = output.path().join(ADAPTER_CONFIG);
-    let text = serde_json::to_string_pretty(lora).expect("a configuration can be written as JSON");
-    std::fs::write(&path, text + "\n").map_err(|error| Error::file(&path, format!("cannot be written: {error}")))?;
+    write_json(&output.path().join(ADAPTER_CONFIG), lora)?;
     let factors = Outgoings::of(model, is_factor);
     write_safetensors(&output.path().join(FACTORS), &factors, &[("format", "burnformer")], Arc::new(|_| ()))?;
     output.finish()

@@ -58,6 +58,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::tensor::{Device, FloatDType};
+use serde::Serialize;
 
 pub use self::adapter_folder::{load_adapters, read_adapter_config, save_adapters};
 pub use self::convert::{ConvertOptions, Converted, Format};
@@ -342,6 +343,12 @@ struct HfModel {
 fn read_text(path: &Path) -> Result<String, Error> {
     let bytes = std::fs::read(path).map_err(|error| Error::file(path, error))?;
     String::from_utf8(bytes).map_err(|_| Error::file(path, "is not a text file"))
+}
+
+/// Writes a value of this crate as indented JSON.
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
+    let text = serde_json::to_string_pretty(value).expect("a value of this crate can be written as JSON") + "\n";
+    std::fs::write(path, text).map_err(|error| Error::file(path, format!("cannot be written: {error}")))
 }
 
 fn read_hub_config(text: &str, path: &Path) -> Result<HfModel, Error> {

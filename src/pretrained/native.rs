@@ -9,10 +9,10 @@ use burn::tensor::{DType, FloatDType, Tensor};
 use safetensors::tensor::Dtype;
 use serde_json::Value;
 
-use super::CONFIG;
 use super::output_folder::{Existing, OutputFolder};
 use super::tensor_writer::{Fetched, Outgoing, Watch, write_pack, write_safetensors};
 use super::weights::{PACK, SAFETENSORS};
+use super::{CONFIG, write_json};
 use crate::adapters::merge_adapters;
 use crate::error::Error;
 use crate::model::{ModelConfig, Transformer};
@@ -59,9 +59,7 @@ pub(super) fn write_native(
     container: Container,
     watch: Watch,
 ) -> Result<Vec<String>, Error> {
-    let path = folder.join(CONFIG);
-    let text = serde_json::to_string_pretty(config).expect("a configuration can be written as JSON");
-    std::fs::write(&path, text + "\n").map_err(|error| Error::file(&path, format!("cannot be written: {error}")))?;
+    write_json(&folder.join(CONFIG), config)?;
     match container {
         Container::Safetensors => {
             write_safetensors(&folder.join(SAFETENSORS), &parameters, &[("format", "burnformer")], watch)

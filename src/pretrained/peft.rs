@@ -16,7 +16,7 @@ use super::rules::{BoundRules, Heads};
 use super::tensor_file::bytes_of;
 use super::tensor_writer::{Fetched, Outgoing, Watch, write_safetensors};
 use super::weights::Weights;
-use super::{Checkpoint, read_text};
+use super::{Checkpoint, read_text, write_json};
 use crate::adapters::{LoraConfig, Projection, factor_paths, has_adapters, is_factor};
 use crate::error::{ConfigError, Error, Fault};
 use crate::model::Transformer;
@@ -156,9 +156,7 @@ impl Checkpoint {
             "inference_mode": true,
         });
         let output = OutputFolder::create(folder.as_ref(), existing)?;
-        let path = output.path().join(PEFT_CONFIG);
-        std::fs::write(&path, format!("{config:#}\n"))
-            .map_err(|error| Error::file(&path, format!("cannot be written: {error}")))?;
+        write_json(&output.path().join(PEFT_CONFIG), &config)?;
         let factors = Outgoings::of(model, is_factor).into_iter();
         let factors = factors.filter_map(|factor| names.remove(&factor.name).map(|name| turned(factor, name)));
         let (factors, watch): (Vec<_>, Watch) = (factors.collect(), Arc::new(|_| ()));

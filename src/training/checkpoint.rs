@@ -14,7 +14,7 @@ use super::config::TrainingConfig;
 use super::text::TextCoder;
 use crate::error::Error;
 use crate::model::Transformer;
-use crate::pretrained::{Container, Existing, save_adapters, save_model};
+use crate::pretrained::{Container, Existing, save_adapters, save_model, write_json};
 
 /// The file with the state of the optimizer.
 const OPTIMIZER: &str = "optimizer.bpk";
@@ -166,12 +166,6 @@ fn write(folder: &Path, snapshot: Snapshot) -> Result<(), Error> {
         sync(&entry.map_err(|error| Error::file(folder, error))?.path())?;
     }
     sync(folder)
-}
-
-/// Writes a value as JSON.
-pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
-    let text = serde_json::to_string_pretty(value).expect("a state can be written as JSON") + "\n";
-    std::fs::write(path, text).map_err(|error| Error::file(path, format!("cannot be written: {error}")))
 }
 
 /// Waits until a file, or the names in a folder, are on the disk.

@@ -11,7 +11,7 @@ use burn::train::renderer::MetricsRenderer;
 use burn::train::{Interrupter, Learner, SupervisedTraining, TrainingStrategy};
 use serde::Serialize;
 
-use super::checkpoint::{CheckpointStore, SavedState, TextStamp, read_optimizer, read_state, write_json};
+use super::checkpoint::{CheckpointStore, SavedState, TextStamp, read_optimizer, read_state};
 use super::config::TrainingConfig;
 use super::dashboard::with_gauges;
 use super::events::{Observer, StepReport, TrainingEvent, ValidationReport};
@@ -28,7 +28,7 @@ use super::windows::Windows;
 use crate::backend::{device_label, has_distributed_parameters, host_device};
 use crate::error::Error;
 use crate::model::{ModelConfig, Transformer};
-use crate::pretrained::{Checkpoint, load_adapters};
+use crate::pretrained::{Checkpoint, load_adapters, write_json};
 
 /// The folder of checkpoints in the folder of a run.
 const CHECKPOINTS: &str = "checkpoints";

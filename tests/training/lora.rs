@@ -15,8 +15,7 @@ fn load(folder: &Path) -> Transformer {
 }
 
 fn logits(model: &Transformer) -> Vec<f64> {
-    let output = model.forward(&ModelInput::tokens(&Numbers::new(3).tokens(2, 9, 256)), None, Default::default());
-    values(output.unwrap_or_else(|error| panic!("{error}")).logits.expect("the model has a head"))
+    common::logits(model, &ModelInput::tokens(&Numbers::new(3).tokens(2, 9, 256)))
 }
 
 #[test]

@@ -39,9 +39,12 @@ pub struct LabelledTokens {
 impl TextSource {
     /// Reads what is given.
     pub fn read(&self, argument: &ModelArgument, seed: u64) -> Result<LabelledTokens, Error> {
-        let tokenizer = argument.checkpoint().map_or(Ok(None), |checkpoint| checkpoint.tokenizer());
+        let tokenizer = tokenizer_of(argument);
         let (ids, tokenizer) = match (&self.text, &self.tokens) {
-            (Some(text), _) => (encode(argument, text)?, tokenizer?),
+            (Some(text), _) => {
+                let tokenizer = tokenizer?;
+                (encode_with(tokenizer.as_ref(), text)?, tokenizer)
+            }
             // A tokenizer only serves to call these by their names.
             (None, Some(row)) => (row.0.clone(), tokenizer.unwrap_or_default()),
             (None, None) => {
@@ -92,7 +95,14 @@ impl LabelledTokens {
 
 /// The token ids of a text.
 pub fn encode(argument: &ModelArgument, text: &str) -> Result<Vec<i64>, Error> {
-    let tokenizer = argument.checkpoint().map_or(Ok(None), |checkpoint| checkpoint.tokenizer())?;
+    encode_with(tokenizer_of(argument)?.as_ref(), text)
+}
+
+fn tokenizer_of(argument: &ModelArgument) -> Result<Option<TokenizerParts>, Error> {
+    argument.checkpoint().map_or(Ok(None), |checkpoint| checkpoint.tokenizer())
+}
+
+fn encode_with(tokenizer: Option<&TokenizerParts>, text: &str) -> Result<Vec<i64>, Error> {
     let tokenizer = tokenizer.ok_or_else(|| {
         Error::Input("--text needs a tokenizer, and this model comes without one; use --tokens".into())
     })?;

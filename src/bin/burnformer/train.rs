@@ -9,14 +9,14 @@ use burn::tensor::Device;
 use burn::train::Interrupter;
 use burnformer::Error;
 use burnformer::adapters::{LoraConfig, Projection};
-use burnformer::backend::{Backend, DeviceName};
+use burnformer::backend::DeviceName;
 use burnformer::training::{
     ModelSource, Parallelism, SampleReport, Start, StepReport, TrainingConfig, TrainingEvent, TrainingRun,
     TrainingSummary, ValidationReport, dashboard,
 };
 use clap::{Args, ValueEnum};
 
-use crate::arguments::{Show, open_working, positive};
+use crate::arguments::{Show, default_backend, open_working, positive};
 use crate::model_argument::ModelArgument;
 use crate::{Outcome, output};
 
@@ -197,12 +197,10 @@ impl Arguments {
     }
 
     fn devices(&self) -> Result<(Vec<Device>, Parallelism), Error> {
-        let names = match self.backend.as_slice() {
-            [] => Backend::compiled().next().map(|backend| vec![DeviceName::new(backend)]),
-            names => Some(names.iter().map(|name| name.parse()).collect::<Result<_, Error>>()?),
+        let names: Vec<DeviceName> = match self.backend.as_slice() {
+            [] => vec![default_backend(None)?],
+            names => names.iter().map(|name| name.parse()).collect::<Result<_, Error>>()?,
         };
-        let names: Vec<DeviceName> =
-            names.ok_or_else(|| Error::backend("none", "this build holds no backend; build with `--features flex`"))?;
         if names.len() > 1 && self.parallel.is_none() {
             return Err(Error::Input("several devices are named; say how they work together with `--parallel`".into()));
         }
