@@ -16,7 +16,7 @@ use crate::error::{Error, advice};
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 use crate::kernel::HostMemory;
 #[cfg(feature = "remote")]
-pub use remote::{DeviceServer, TOKEN_VARIABLE, lost_server};
+pub use remote::{DeviceServer, TOKEN_VARIABLE, open_remote_devices};
 
 /// A kind of backend, compiled in or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

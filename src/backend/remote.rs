@@ -3,9 +3,8 @@
 //!
 //! The traffic is not encrypted. A token keeps strangers from computing on the device, not from reading along.
 
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::PoisonError;
-use std::time::Duration;
 
 use burn::remote::{ConnectError, RemoteHost};
 use burn::server::{RemoteServer, ServeError, TokenAuthorizer, WebSocketTransport};
@@ -62,22 +61,12 @@ fn advice(error: &ConnectError) -> String {
     }
 }
 
-/// An error that names an open device whose server takes no more connections, if there is one. Burn panics when the
-/// connection to a server breaks; this tells a program why it did.
-pub fn lost_server() -> Option<Error> {
+/// The remote devices that are open. Burn panics when the connection to one of them breaks, so a program that has any can
+/// say what a panic most likely comes from.
+pub fn open_remote_devices() -> Vec<DeviceName> {
     let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let names = open.iter().flat_map(|devices| devices.keys());
-    let lost = names.filter(|name| name.backend == Backend::Remote).find(|name| !answers(name))?;
-    Some(Error::backend(lost, "no longer answers; start its server again with `burnformer serve-device`"))
-}
-
-/// Whether something listens where the server of a remote device was.
-fn answers(name: &DeviceName) -> bool {
-    /// A server that is busy still takes connections at once.
-    const PATIENCE: Duration = Duration::from_secs(2);
-    let place = Address::parse(&name.selector).map(|address| address.url.trim_start_matches("ws://"));
-    let places = place.and_then(|place| place.to_socket_addrs().ok());
-    places.is_some_and(|mut places| places.any(|place| TcpStream::connect_timeout(&place, PATIENCE).is_ok()))
+    names.filter(|name| name.backend == Backend::Remote).cloned().collect()
 }
 
 /// A server that listens and does not answer yet.

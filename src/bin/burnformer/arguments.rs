@@ -75,7 +75,7 @@ pub fn default_backend(name: Option<&str>) -> Result<DeviceName, Error> {
 
 /// Opens a device and computes something on it: some backends find out only then that there is nothing to compute on.
 pub fn open_working(name: &DeviceName) -> Result<Device, Error> {
-    let opened = last_resort::catch("cannot be used", || {
+    let opened = last_resort::catch(|| {
         let device = name.open()?;
         let sum: f32 = Tensor::<1>::ones([2], &device).sum().into_scalar();
         Ok((device, sum))
@@ -84,7 +84,7 @@ pub fn open_working(name: &DeviceName) -> Result<Device, Error> {
         Ok(Ok((device, 2.0))) => Ok(device),
         Ok(Ok((_, sum))) => Err(Error::backend(name, format!("computes wrongly: 1 + 1 = {sum}"))),
         Ok(Err(error)) => Err(error),
-        Err(panic) => Err(Error::backend(name, panic)),
+        Err(panic) => Err(Error::backend(name, format!("cannot be used: {panic}"))),
     }
 }
 

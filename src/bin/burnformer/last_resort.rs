@@ -8,8 +8,8 @@ use std::sync::{Mutex, Once, PoisonError};
 /// The first panic on any thread; later ones follow from it.
 static FIRST: Mutex<Option<String>> = Mutex::new(None);
 
-/// Runs `f`; a panic in it, or in a thread that makes it fail, becomes `what` and the panic's message.
-pub fn catch<T>(what: &str, f: impl FnOnce() -> T) -> Result<T, String> {
+/// Runs `f`; a panic in it, or in a thread that makes it fail, becomes the panic's message.
+pub fn catch<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         set_hook(Box::new(|panic| {
@@ -20,7 +20,7 @@ pub fn catch<T>(what: &str, f: impl FnOnce() -> T) -> Result<T, String> {
     });
     catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
         let first = FIRST.lock().unwrap_or_else(PoisonError::into_inner).take();
-        format!("{what}: {}", first.unwrap_or_else(|| message_of(payload.as_ref())))
+        first.unwrap_or_else(|| message_of(payload.as_ref()))
     })
 }
 

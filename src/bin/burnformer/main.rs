@@ -125,7 +125,7 @@ impl Command {
 
 fn main() -> ExitCode {
     keep_wayland_quiet();
-    let ended = last_resort::catch("internal error", || match Cli::try_parse() {
+    let ended = last_resort::catch(|| match Cli::try_parse() {
         Ok(cli) => cli.command.run().map_err(|error| error.to_string()),
         Err(error) => answer(&error),
     });
@@ -133,16 +133,25 @@ fn main() -> ExitCode {
         Ok(Ok(Outcome::Done)) => ExitCode::SUCCESS,
         Ok(Ok(Outcome::CheckFailed)) => ExitCode::from(1),
         Ok(Err(problem)) => fail(&problem),
-        Err(panic) => fail(&lost_server().unwrap_or_else(|| format!("{panic}; please report"))),
+        Err(panic) => fail(&explained(&panic)),
     }
 }
 
-/// Says that the server of a remote device is gone, if one is: Burn panics then.
-fn lost_server() -> Option<String> {
+/// What a panic most likely means: with remote devices that one of their servers is gone, otherwise a mistake.
+fn explained(panic: &str) -> String {
     #[cfg(feature = "remote")]
-    return burnformer::backend::lost_server().map(|error| error.to_string());
-    #[cfg(not(feature = "remote"))]
-    None
+    {
+        let devices = burnformer::backend::open_remote_devices();
+        let names: Vec<String> = devices.iter().map(ToString::to_string).collect();
+        if !names.is_empty() {
+            return Error::backend(
+                names.join(", "),
+                format!("does not answer as it should ({panic}); does its server run?"),
+            )
+            .to_string();
+        }
+    }
+    format!("internal error: {panic}; please report")
 }
 
 /// Vulkan drivers look for a Wayland display, whose library complains on stderr where this variable is not set.
