@@ -3,7 +3,8 @@
 #[cfg(feature = "ndarray")]
 use burn::tensor::Tensor;
 use multiversion::multiversion;
-use rayon::prelude::*;
+
+use super::parallel;
 
 /// Elements that one thread takes at a time: 64 KiB, which stay in the nearest cache.
 const CHUNK: usize = 16 << 10;
@@ -47,7 +48,7 @@ pub(super) fn gelu_of_data<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 }
 
 fn gelu(x: &mut [f32]) {
-    x.par_chunks_mut(CHUNK).for_each(gelu_slice);
+    parallel::pieces(x, CHUNK, |_, piece| gelu_slice(piece));
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq", "x86_64+avx2+fma", "aarch64+neon"))]

@@ -1,10 +1,18 @@
 //! Kernels of our own for Burn's CPU backends, on flex through a backend extension. Each has a twin made of plain tensor
 //! operations, which all other backends and autodiff use and which tests hold it to.
+//!
+//! The arithmetic is on slices, in files that know nothing of Burn; beside it stands what binds it to tensors. With the
+//! environment variable `BURNFORMER_KERNEL=composed` every function takes its twin.
 
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod elementwise;
+#[cfg(feature = "flex")]
+mod flex;
+#[cfg(any(feature = "flex", feature = "ndarray"))]
+mod parallel;
+mod switch;
 
-use burn::tensor::{Tensor, activation};
+use burn::tensor::{DType, Tensor, activation};
 
 /// GELU with the error function.
 ///
@@ -16,17 +24,22 @@ pub(crate) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
         let gate = (x.clone() * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0;
         return x * 0.5 * gate;
     }
-    #[cfg(any(feature = "flex", feature = "ndarray"))]
-    if x.dtype() == burn::tensor::DType::F32 {
-        match crate::backend::host_memory(&x.device()) {
-            #[cfg(feature = "flex")]
-            Some(HostMemory::InPlace) => return elementwise::gelu_in_place(x),
-            #[cfg(feature = "ndarray")]
-            Some(HostMemory::Copied) => return elementwise::gelu_of_data(x),
-            _ => {}
-        }
+    match host_memory(&x) {
+        #[cfg(feature = "flex")]
+        Some(HostMemory::InPlace) => elementwise::gelu_in_place(x),
+        #[cfg(feature = "ndarray")]
+        Some(HostMemory::Copied) => elementwise::gelu_of_data(x),
+        _ => activation::gelu(x),
     }
-    activation::gelu(x)
+}
+
+/// How kernels reach the numbers of `x`; `None` where the composed twin is to be taken: under autodiff, for numbers
+/// that do not have 32 bits, on all other backends, and where kernels are turned off.
+fn host_memory<const D: usize>(x: &Tensor<D>) -> Option<HostMemory> {
+    if x.is_autodiff() || x.dtype() != DType::F32 || !switch::is_on() {
+        return None;
+    }
+    crate::backend::host_memory(&x.device())
 }
 
 /// How the numbers of a tensor of a CPU backend are reached from here.

@@ -1,0 +1,12 @@
+//! Turning the kernels off, for comparison.
+
+use std::sync::OnceLock;
+
+/// The environment variable that turns kernels off where it says `composed`. It is read once.
+const VARIABLE: &str = "BURNFORMER_KERNEL";
+
+/// Whether kernels of our own are used.
+pub(super) fn is_on() -> bool {
+    static IS_ON: OnceLock<bool> = OnceLock::new();
+    *IS_ON.get_or_init(|| std::env::var_os(VARIABLE).is_none_or(|value| value != "composed"))
+}
