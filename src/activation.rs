@@ -1,10 +1,10 @@
 //! The activation functions of feed-forward networks. GELU with the error function and GELU with tanh are two functions
 //! (they differ by up to 4.7e-4) and have two names.
 
-use burn::tensor::{DType, Tensor, activation};
+use burn::tensor::{Tensor, activation};
 use serde::{Deserialize, Serialize};
 
-use crate::kernel;
+use crate::kernel::{self, Function};
 
 /// An activation function, applied to each element.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,24 +37,28 @@ impl Activation {
     pub fn forward<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Relu => activation::relu(x),
-            Self::Gelu => kernel::gelu(x),
-            Self::GeluTanh => {
-                let inner = (x.clone().square() * 0.044_715 + 1.0) * x.clone() * (2.0 / std::f64::consts::PI).sqrt();
-                x * 0.5 * (inner.tanh() + 1.0)
-            }
-            Self::QuickGelu => {
-                let gate = sigmoid(x.clone() * 1.702);
-                x * gate
-            }
-            Self::Silu => x.clone() * sigmoid(x),
+            Self::Gelu => kernel::apply(Function::Gelu, x),
+            Self::GeluTanh => kernel::apply(Function::GeluTanh, x),
+            Self::QuickGelu => kernel::apply(Function::QuickGelu, x),
+            Self::Silu => kernel::apply(Function::Silu, x),
             Self::ReluSquared => activation::relu(x).square(),
             Self::Tanh => x.tanh(),
         }
     }
-}
 
-/// `1 / (1 + exp(−x))`. Burn's own goes through 32 bits on every backend but flex and libtorch; a model in 64 bits is an
-/// oracle and must not.
-pub(crate) fn sigmoid<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    if x.dtype() == DType::F64 { (x.neg().exp() + 1.0).recip() } else { activation::sigmoid(x) }
+    /// The function of `gate`, times `up`.
+    ///
+    /// # Shapes
+    ///
+    /// - gate and up: any, the same
+    /// - output: as both
+    pub fn forward_gated<const D: usize>(self, gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::Gelu => kernel::gate(Function::Gelu, gate, up),
+            Self::GeluTanh => kernel::gate(Function::GeluTanh, gate, up),
+            Self::QuickGelu => kernel::gate(Function::QuickGelu, gate, up),
+            Self::Silu => kernel::gate(Function::Silu, gate, up),
+            Self::Relu | Self::ReluSquared | Self::Tanh => self.forward(gate) * up,
+        }
+    }
 }

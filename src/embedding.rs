@@ -1,13 +1,14 @@
 //! From token ids to the residual stream: token, position and type embeddings, with scale, norm and projection.
 
 use burn::module::{Module, Param};
-use burn::nn::{Dropout, DropoutConfig, Initializer, Linear, LinearConfig};
+use burn::nn::{Dropout, DropoutConfig, Initializer};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Faults;
 use crate::norm::{Norm, NormConfig};
 use crate::positions::{LearnedPositions, Positions, sinusoidal};
+use crate::projection::Projection;
 
 /// Factor on token embeddings.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq)]
@@ -115,9 +116,7 @@ impl EmbeddingConfig {
                 _ => None,
             },
             types: (self.n_types > 0).then(|| table(self.n_types, d_model)),
-            project_in: self
-                .is_projected(d_model)
-                .then(|| LinearConfig::new(d_embedding, d_model).with_bias(false).init(device)),
+            project_in: self.is_projected(d_model).then(|| Projection::new(d_embedding, d_model, false, device)),
             norm: self.norm.then(|| norm.init(d_model, device)),
             dropout: DropoutConfig::new(dropout).init(),
             factor: match self.scale {
@@ -144,7 +143,7 @@ pub struct Embedding {
     /// Token types, `[n_types, d_model]`.
     pub types: Option<Param<Tensor<2>>>,
     /// From the table's width to the model's.
-    pub project_in: Option<Linear>,
+    pub project_in: Option<Projection>,
     /// Norm of the sum.
     pub norm: Option<Norm>,
     dropout: Dropout,

@@ -1,13 +1,14 @@
 //! The position-wise feed-forward network, plain or gated.
 
 use burn::module::Module;
-use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Tensor, assert_shape};
 use serde::{Deserialize, Serialize};
 
 use crate::activation::Activation;
 use crate::attention::is_zero;
 use crate::error::{ConfigError, Faults};
+use crate::projection::Projection;
 
 /// Configuration of a [`FeedForward`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -83,7 +84,7 @@ impl FeedForwardConfig {
     /// When the configuration is not valid.
     pub fn init(&self, device: &Device) -> FeedForward {
         self.validate().unwrap_or_else(|error| panic!("{error}"));
-        let linear = |input, output| LinearConfig::new(input, output).with_bias(self.bias).init(device);
+        let linear = |input, output| Projection::new(input, output, self.bias, device);
         FeedForward {
             gate: self.gated.then(|| linear(self.d_model, self.d_ff)),
             up: linear(self.d_model, self.d_ff),
@@ -98,11 +99,11 @@ impl FeedForwardConfig {
 #[derive(Module, Debug)]
 pub struct FeedForward {
     /// The gate projection, `d_model → d_ff`; it, not `up`, is activated.
-    pub gate: Option<Linear>,
+    pub gate: Option<Projection>,
     /// The inner projection, `d_model → d_ff`.
-    pub up: Linear,
+    pub up: Projection,
     /// The output projection, `d_ff → d_model`.
-    pub down: Linear,
+    pub down: Projection,
     dropout: Dropout,
     #[module(skip)]
     activation: Activation,
@@ -126,7 +127,10 @@ impl FeedForward {
             return x;
         }
         let inner = match &self.gate {
-            Some(gate) => self.activation.forward(gate.forward(x.clone())) * self.up.forward(x),
+            Some(gate) => {
+                let [gate, up] = Projection::forward_each([gate, &self.up], x);
+                self.activation.forward_gated(gate, up)
+            }
             None => self.activation.forward(self.up.forward(x)),
         };
         self.down.forward(self.dropout.forward(inner))

@@ -1,13 +1,15 @@
 //! What stands on top of a model: the language-model head and the pooler.
 
 use burn::module::{Module, Param};
-use burn::nn::{Initializer, Linear, LinearConfig};
+use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::activation::Activation;
 use crate::error::Faults;
+use crate::kernel;
 use crate::norm::{Norm, NormConfig};
+use crate::projection::Projection;
 
 /// Configuration of a [`LanguageModelHead`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -75,7 +77,7 @@ impl HeadConfig {
     pub(crate) fn init(&self, vocab_size: usize, width: usize, norm: NormConfig, device: &Device) -> LanguageModelHead {
         let init = Initializer::Normal { mean: 0.0, std: 0.02 };
         LanguageModelHead {
-            dense: self.transform.map(|_| LinearConfig::new(width, width).init(device)),
+            dense: self.transform.map(|_| Projection::new(width, width, true, device)),
             norm: self.transform.map(|_| norm.init(width, device)),
             weight: (!self.tied).then(|| init.init([vocab_size, width], device)),
             bias: self.bias.then(|| Initializer::Zeros.init([vocab_size], device)),
@@ -90,7 +92,7 @@ impl HeadConfig {
 #[derive(Module, Debug)]
 pub struct LanguageModelHead {
     /// Dense layer of the transform.
-    pub dense: Option<Linear>,
+    pub dense: Option<Projection>,
     /// Norm of the transform.
     pub norm: Option<Norm>,
     /// The matrix, `[vocab_size, width]`; absent in a tied head.
@@ -132,10 +134,8 @@ impl LanguageModelHead {
         // One product over all rows: a batch of small products is slower on every backend.
         let [batch, seq, width] = x.dims();
         let [vocab_size, _] = weight.dims();
-        let mut logits = x.reshape([batch * seq, width]).matmul(weight.transpose());
-        if let Some(bias) = &self.bias {
-            logits = logits + bias.val().unsqueeze();
-        }
+        let bias = self.bias.as_ref().map(Param::val);
+        let mut logits = kernel::linear(x.reshape([batch * seq, width]), weight.transpose(), bias);
         if self.scale != 1.0 {
             logits = logits * self.scale;
         }
@@ -150,13 +150,13 @@ impl LanguageModelHead {
 #[derive(Module, Debug)]
 pub struct Pooler {
     /// The dense layer, `d_model → d_model`.
-    pub dense: Linear,
+    pub dense: Projection,
 }
 
 impl Pooler {
     /// A pooler of width `d_model`.
     pub fn new(d_model: usize, device: &Device) -> Self {
-        Self { dense: LinearConfig::new(d_model, d_model).init(device) }
+        Self { dense: Projection::new(d_model, d_model, true, device) }
     }
 
     /// Pools a sequence.

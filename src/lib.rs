@@ -59,6 +59,7 @@ pub mod plot;
 pub mod positions;
 mod precision;
 pub mod pretrained;
+pub mod projection;
 #[cfg(feature = "tokenizer")]
 pub mod sentence;
 mod stored_numbers;

@@ -2,16 +2,16 @@
 //! ([Shazeer et al. 2017](https://arxiv.org/abs/1701.06538)).
 
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::softmax;
 use burn::tensor::{Device, Int, Tensor, TensorData, assert_shape};
 use serde::{Deserialize, Serialize};
 
-use crate::activation::sigmoid;
 use crate::attention::is_zero;
 use crate::error::{ConfigError, Faults};
 use crate::feed_forward::{FeedForward, FeedForwardConfig};
+use crate::kernel::sigmoid;
 use crate::precision::{narrow, widen};
+use crate::projection::Projection;
 
 /// Configuration of a [`MixtureOfExperts`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -112,7 +112,7 @@ impl MixtureOfExpertsConfig {
     /// When the configuration is not valid.
     pub fn init(&self, device: &Device) -> MixtureOfExperts {
         self.validate().unwrap_or_else(|error| panic!("{error}"));
-        let projection = |width| LinearConfig::new(self.d_model, width).with_bias(false).init(device);
+        let projection = |width| Projection::new(self.d_model, width, false, device);
         let shared = self.shared.as_ref();
         MixtureOfExperts {
             router: projection(self.n_experts),
@@ -130,13 +130,13 @@ impl MixtureOfExpertsConfig {
 #[derive(Module, Debug)]
 pub struct MixtureOfExperts {
     /// Scores the experts, `d_model → n_experts`.
-    pub router: Linear,
+    pub router: Projection,
     /// The experts.
     pub experts: Vec<FeedForward>,
     /// The expert that every token passes through.
     pub shared: Option<FeedForward>,
     /// The factor on its output before the sigmoid, `d_model → 1`.
-    pub shared_gate: Option<Linear>,
+    pub shared_gate: Option<Projection>,
     n_active: usize,
     renormalize: bool,
 }

@@ -6,6 +6,7 @@ use burn::tensor::{DType, Device, Tensor, assert_shape, module::layer_norm};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, Faults};
+use crate::kernel::{self, Normalization};
 use crate::precision::{narrow, widen};
 
 /// Which normalisation, and which parameters it has.
@@ -157,8 +158,27 @@ impl Norm {
         }
         let dtype = x.dtype();
         let x = widen(x);
+        let y = match self.by_kernel(&x) {
+            Some(y) => y,
+            None => self.composed(x),
+        };
+        narrow(y, dtype)
+    }
+
+    fn by_kernel<const D: usize>(&self, x: &Tensor<D>) -> Option<Tensor<D>> {
+        let [weight, bias] = [&self.weight, &self.bias].map(|param| param.as_ref().map(|param| widen(param.val())));
+        let normalization = Normalization {
+            is_centered: self.kind.is_centered(),
+            eps: self.eps,
+            weight_offset: if self.kind.is_plus_one() { 1.0 } else { 0.0 },
+        };
+        kernel::norm(x, weight.as_ref(), bias.as_ref(), normalization)
+    }
+
+    /// The norm from plain tensor operations.
+    pub(crate) fn composed<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let weight = self.scale(x.dtype());
-        let y = match (self.kind.is_centered(), weight) {
+        match (self.kind.is_centered(), weight) {
             // One fused pass where the backend has it; D13: all of them subtract the mean first and keep eps inside
             // the root.
             (true, Some(weight)) => {
@@ -173,8 +193,7 @@ impl Norm {
                     None => normal,
                 }
             }
-        };
-        narrow(y, dtype)
+        }
     }
 
     /// Normalises each head on its own; the weight holds one row of `d_head` numbers per head.

@@ -1,12 +1,13 @@
 //! Heads that give scores for labels: of a whole sequence, of each token, or of the ends of an answer.
 
 use burn::module::Module;
-use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use crate::activation::Activation;
 use crate::error::Faults;
+use crate::projection::Projection;
 
 /// What a task head reads.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +73,8 @@ impl TaskHeadConfig {
 
     pub(crate) fn init(&self, width: usize, dropout: f64, device: &Device) -> TaskHead {
         TaskHead {
-            dense: self.transform.map(|_| LinearConfig::new(width, width).init(device)),
-            output: LinearConfig::new(width, self.n_labels).with_bias(self.bias).init(device),
+            dense: self.transform.map(|_| Projection::new(width, width, true, device)),
+            output: Projection::new(width, self.n_labels, self.bias, device),
             dropout: DropoutConfig::new(dropout).init(),
             input: self.input,
             transform: self.transform,
@@ -85,9 +86,9 @@ impl TaskHeadConfig {
 #[derive(Module, Debug)]
 pub struct TaskHead {
     /// Dense layer of the transform.
-    pub dense: Option<Linear>,
+    pub dense: Option<Projection>,
     /// One score per label.
-    pub output: Linear,
+    pub output: Projection,
     dropout: Dropout,
     #[module(skip)]
     input: TaskInput,

@@ -1,7 +1,7 @@
 //! Multi-head attention with its projections: self- and cross-attention, grouped and multi-query heads.
 
 use burn::module::Module;
-use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use super::config::{MultiHeadAttentionConfig, QkNormScope};
@@ -10,6 +10,7 @@ use super::mask::AttentionMask;
 use super::rotary::RotaryAngles;
 use super::scaled_dot_product::{AttentionKernel, AttentionOutput, ScoreOptions, scaled_dot_product_attention};
 use crate::norm::Norm;
+use crate::projection::Projection;
 
 impl MultiHeadAttentionConfig {
     /// Builds the module; weights are drawn when they are first used.
@@ -20,7 +21,7 @@ impl MultiHeadAttentionConfig {
     pub fn init(&self, device: &Device) -> MultiHeadAttention {
         self.validate().unwrap_or_else(|error| panic!("{error}"));
         let (query, kv) = (self.n_heads * self.d_head(), self.n_kv_heads() * self.d_head());
-        let linear = |input, output, bias| LinearConfig::new(input, output).with_bias(bias).init(device);
+        let linear = |input, output, bias| Projection::new(input, output, bias, device);
         let qk_norm = self
             .qk_norm
             .map(|qk_norm| self.qk_norm_widths(qk_norm.scope).map(|width| qk_norm.norm.init(width, device)));
@@ -114,13 +115,13 @@ impl ProjectedMemory {
 #[derive(Module, Debug)]
 pub struct MultiHeadAttention {
     /// Query projection, `d_model → n_heads · d_head`.
-    pub query: Linear,
+    pub query: Projection,
     /// Key projection, `d_context → n_kv_heads · d_head`.
-    pub key: Linear,
+    pub key: Projection,
     /// Value projection, `d_context → n_kv_heads · d_head`.
-    pub value: Linear,
+    pub value: Projection,
     /// Output projection, `n_heads · d_head → d_model`.
-    pub output: Linear,
+    pub output: Projection,
     /// Norm of queries.
     pub query_norm: Option<Norm>,
     /// Norm of keys.
@@ -230,8 +231,12 @@ impl MultiHeadAttention {
         tap: &HeadTap,
     ) -> (Tensor<3>, Option<Tensor<4>>) {
         self.check_input(&x);
-        let source = self.keys_and_values(x.clone());
-        self.attend(x, source, context, tap)
+        if is_empty(&x) {
+            return self.attend_projected(x.clone(), &self.project_memory(x), context, tap);
+        }
+        let [query, key, value] = Projection::forward_each([&self.query, &self.key, &self.value], x);
+        let source = [self.key_heads(key), split_heads(self.clipped(value), self.n_kv_heads)];
+        self.attend(query, source, context, tap)
     }
 
     /// Cross-attention; the weights where the tap keeps them.
@@ -242,21 +247,32 @@ impl MultiHeadAttention {
         context: AttentionContext,
         tap: &HeadTap,
     ) -> (Tensor<3>, Option<Tensor<4>>) {
-        self.attend(x, [memory.key.clone(), memory.value.clone()], context, tap)
+        self.check_input(&x);
+        let source = [memory.key.clone(), memory.value.clone()];
+        if is_empty(&x) {
+            let [batch, query_len, _] = x.dims();
+            let weights = [batch, self.n_heads, query_len, memory.key.dims()[2]];
+            return (x.clone(), tap.keeps_weights.then(|| Tensor::zeros(weights, (&x.device(), x.dtype()))));
+        }
+        self.attend(self.query.forward(x), source, context, tap)
     }
 
     /// Keys and values of `source`, normalised and split into heads, not yet turned.
     fn keys_and_values(&self, source: Tensor<3>) -> [Tensor<4>; 2] {
         let [d_context, width] = self.key.weight.shape().dims();
         assert_shape!(source, [_, _, d_context]);
-        let [batch, key_len, _] = source.dims();
-        if batch * key_len == 0 {
+        if is_empty(&source) {
+            let [batch, key_len, _] = source.dims();
             let none = [batch, self.n_kv_heads, key_len, width / self.n_kv_heads];
             let none = Tensor::zeros(none, (&source.device(), source.dtype()));
             return [none.clone(), none];
         }
-        let key = self.normed_heads(self.project(&self.key, source.clone()), &self.key_norm, self.n_kv_heads);
-        [key, split_heads(self.project(&self.value, source), self.n_kv_heads)]
+        let [key, value] = Projection::forward_each([&self.key, &self.value], source);
+        [self.key_heads(key), split_heads(self.clipped(value), self.n_kv_heads)]
+    }
+
+    fn key_heads(&self, key: Tensor<3>) -> Tensor<4> {
+        self.normed_heads(self.clipped(key), &self.key_norm, self.n_kv_heads)
     }
 
     fn check_input(&self, x: &Tensor<3>) {
@@ -264,21 +280,16 @@ impl MultiHeadAttention {
         assert_shape!(x, [_, _, d_model]);
     }
 
+    /// Attention of projected queries, `[batch, query_len, n_heads · d_head]`, none of the axes empty.
     fn attend(
         &self,
-        x: Tensor<3>,
+        query: Tensor<3>,
         [mut key, mut value]: [Tensor<4>; 2],
         context: AttentionContext,
         tap: &HeadTap,
     ) -> (Tensor<3>, Option<Tensor<4>>) {
-        self.check_input(&x);
-        let [batch, query_len, _] = x.dims();
-        let [_, width] = self.query.weight.shape().dims();
-        if batch * query_len == 0 {
-            let shape = [batch, self.n_heads, query_len, key.dims()[2]];
-            return (x.clone(), tap.keeps_weights.then(|| Tensor::zeros(shape, (&x.device(), x.dtype()))));
-        }
-        let mut query = self.normed_heads(self.project(&self.query, x), &self.query_norm, self.n_heads);
+        let [batch, query_len, width] = query.dims();
+        let mut query = self.normed_heads(self.clipped(query), &self.query_norm, self.n_heads);
         if let Some(rotary) = context.rotary {
             query = rotary.apply(query);
             key = rotary.apply(key);
@@ -303,11 +314,10 @@ impl MultiHeadAttention {
         (self.output.forward(merged), weights)
     }
 
-    fn project(&self, projection: &Linear, x: Tensor<3>) -> Tensor<3> {
-        let y = projection.forward(x);
+    fn clipped(&self, projected: Tensor<3>) -> Tensor<3> {
         match self.clip_qkv {
-            Some(clip) => y.clamp(-clip, clip),
-            None => y,
+            Some(clip) => projected.clamp(-clip, clip),
+            None => projected,
         }
     }
 
@@ -320,6 +330,10 @@ impl MultiHeadAttention {
             _ => split_heads(x, n_heads),
         }
     }
+}
+
+fn is_empty(x: &Tensor<3>) -> bool {
+    x.shape().num_elements() == 0
 }
 
 /// `[batch, seq, n_heads · d_head]` as `[batch, n_heads, seq, d_head]`.

@@ -5,6 +5,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, Faults};
+use crate::kernel;
 use crate::precision::{narrow, widen};
 
 /// Which two features of a head turn together.
@@ -374,6 +375,9 @@ impl RotaryAngles {
         let size = 2 * pairs;
         let x = widen(x);
         let (cos, sin) = (narrow(self.cos.clone(), x.dtype()), narrow(self.sin.clone(), x.dtype()));
+        if let Some(y) = kernel::rotation(&x, &cos, &sin, self.style == RotaryStyle::Interleaved) {
+            return narrow(y, dtype);
+        }
         let rest = (size < d_head).then(|| x.clone().slice_dim(3, size..d_head));
         let turning = if size < d_head { x.slice_dim(3, 0..size) } else { x };
         let turned = match self.style {

@@ -4,100 +4,220 @@
 use burn::tensor::Tensor;
 use multiversion::multiversion;
 
-use super::parallel;
+use super::function::Function;
+use super::{parallel, scalar};
 
 /// Elements that one thread takes at a time: 64 KiB, which stay in the nearest cache.
 const CHUNK: usize = 16 << 10;
 
 #[cfg(feature = "flex")]
 mod flex {
+    use burn::backend::flex::FlexTensor;
     use burn::backend::tensor::FloatTensor;
     use burn::backend::{Backend, Dispatch, Flex};
     use burn::tensor::Tensor;
 
-    #[burn::backend::backend_extension(Flex)]
+    use super::super::flex::{Rows, dense, numbers, own_numbers, tensor};
+    use super::Function;
+
+    #[burn::backend::backend_extension(Flex, Autodiff)]
     pub trait ElementwiseKernels: Backend {
-        /// GELU with the error function, of 32-bit numbers.
-        fn gelu_kernel(x: FloatTensor<Self>) -> FloatTensor<Self>;
+        /// `function(x)`, of 32-bit numbers.
+        fn apply_kernel(x: FloatTensor<Self>, function: Function) -> FloatTensor<Self>;
+        /// `function(gate) · up`, of 32-bit numbers.
+        fn gate_kernel(gate: FloatTensor<Self>, up: FloatTensor<Self>, function: Function) -> FloatTensor<Self>;
     }
 
     impl ElementwiseKernels for Flex {
-        fn gelu_kernel(x: FloatTensor<Self>) -> FloatTensor<Self> {
-            let is_whole = x.is_contiguous() && x.layout().start_offset() == 0;
-            let mut x = if is_whole { x } else { x.to_contiguous() };
-            super::gelu(x.storage_mut::<f32>());
-            x
+        fn apply_kernel(x: FlexTensor, function: Function) -> FlexTensor {
+            let mut x = dense(x);
+            match own_numbers(&mut x) {
+                Some(own) => {
+                    super::apply_to_slice(function, own);
+                    x
+                }
+                None => {
+                    let mut values = numbers(&x).to_vec();
+                    super::apply_to_slice(function, &mut values);
+                    tensor(values, x.layout().shape().clone())
+                }
+            }
+        }
+
+        fn gate_kernel(gate: FlexTensor, up: FlexTensor, function: Function) -> FlexTensor {
+            let (gate, up) = match (Rows::of(&gate), Rows::of(&up)) {
+                (Some(_), Some(_)) => (gate, up),
+                _ => (dense(gate), dense(up)),
+            };
+            let (gates, ups) = (Rows::of(&gate).expect("dense rows"), Rows::of(&up).expect("dense rows"));
+            let shape = gate.layout().shape().clone();
+            let mut values = vec![0.0; shape.num_elements()];
+            super::gate(function, &mut values, gates.width, |row| gates.row(row), |row| ups.row(row));
+            tensor(values, shape)
         }
     }
 
-    /// GELU of a flex tensor of 32-bit numbers, in its own storage where it is the only owner.
-    pub(in super::super) fn gelu_in_place<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-        Tensor::from_dispatch(Dispatch::gelu_kernel(x.into_dispatch()))
+    /// `function` of a flex tensor of 32-bit numbers, in its own storage where it is the only owner.
+    pub(in super::super) fn apply_to_tensor<const D: usize>(function: Function, x: Tensor<D>) -> Tensor<D> {
+        Tensor::from_dispatch(Dispatch::apply_kernel(x.into_dispatch(), function))
+    }
+
+    /// `function(gate) · up` of flex tensors of 32-bit numbers.
+    pub(in super::super) fn gate_tensors<const D: usize>(
+        function: Function,
+        gate: Tensor<D>,
+        up: Tensor<D>,
+    ) -> Tensor<D> {
+        Tensor::from_dispatch(Dispatch::gate_kernel(gate.into_dispatch(), up.into_dispatch(), function))
     }
 }
 #[cfg(feature = "flex")]
-pub(super) use flex::gelu_in_place;
+pub(super) use flex::{ElementwiseKernels, apply_to_tensor, gate_tensors};
 
-/// GELU of a tensor of 32-bit numbers of a backend without such an extension.
+/// `function` of a tensor of 32-bit numbers of a backend without such an extension.
 #[cfg(feature = "ndarray")]
-pub(super) fn gelu_of_data<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+pub(super) fn apply_to_data<const D: usize>(function: Function, x: Tensor<D>) -> Tensor<D> {
     let device = x.device();
     let mut data = x.into_data();
-    gelu(data.as_mut_slice::<f32>().expect("the numbers have 32 bits"));
+    apply_to_slice(function, data.as_mut_slice::<f32>().expect("the numbers have 32 bits"));
     Tensor::from_data(data, &device)
 }
 
-fn gelu(x: &mut [f32]) {
-    parallel::pieces(x, CHUNK, |_, piece| gelu_slice(piece));
+/// `x = function(x)`.
+pub(super) fn apply_to_slice(function: Function, x: &mut [f32]) {
+    let of_slice = match function {
+        Function::Gelu => of_slice::gelu,
+        Function::GeluTanh => of_slice::gelu_tanh,
+        Function::QuickGelu => of_slice::quick_gelu,
+        Function::Silu => of_slice::silu,
+    };
+    parallel::pieces(x, CHUNK, |_, piece| of_slice(piece));
 }
 
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq", "x86_64+avx2+fma", "aarch64+neon"))]
-fn gelu_slice(x: &mut [f32]) {
-    for value in x {
-        *value *= 0.5 * (1.0 + erf(*value * std::f32::consts::FRAC_1_SQRT_2));
+/// `y = function(gate) · up`, row by row of `width` numbers.
+#[cfg(feature = "flex")]
+fn gate<'a>(
+    function: Function,
+    y: &mut [f32],
+    width: usize,
+    gates: impl Fn(usize) -> &'a [f32] + Sync,
+    ups: impl Fn(usize) -> &'a [f32] + Sync,
+) {
+    let of_slice = match function {
+        Function::Gelu => gated::gelu,
+        Function::GeluTanh => gated::gelu_tanh,
+        Function::QuickGelu => gated::quick_gelu,
+        Function::Silu => gated::silu,
+    };
+    let rows_at_once = (CHUNK / width.max(1)).max(1);
+    parallel::pieces(y, rows_at_once * width.max(1), |piece, y| {
+        for (index, y) in y.chunks_mut(width).enumerate() {
+            let row = piece * rows_at_once + index;
+            of_slice(y, gates(row), ups(row));
+        }
+    });
+}
+
+/// One function that changes a slice for each function of an element.
+mod of_slice {
+    use super::{multiversion, scalar};
+
+    macro_rules! of_slice {
+        ($($name:ident),*) => {$(
+            #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq", "x86_64+avx2+fma", "aarch64+neon"))]
+            pub(super) fn $name(x: &mut [f32]) {
+                for value in x {
+                    *value = scalar::$name(*value);
+                }
+            }
+        )*};
     }
+    of_slice!(gelu, gelu_tanh, quick_gelu, silu);
 }
 
-/// The error function as a quotient of polynomials in `t²`, fitted to least largest error on `|t| ≤ 3.925`, beyond which
-/// it is 1 in 32 bits. The fit is good to 4.4e-8; with rounding, GELU is within 2.3e-7 · max(1, |x|) of its exact value.
-#[inline(always)]
-fn erf(t: f32) -> f32 {
-    const P: [f32; 7] =
-        [1.128_378_8, 0.206_566_33, 0.051_456_693, 0.003_991_080_5, 0.000_149_333_98, -1.993_395_2e-6, 1.987_063_2e-8];
-    const Q: [f32; 5] = [1.0, 0.516_393_36, 0.117_750_93, 0.014_927_098, 0.001_028_242_3];
-    let t = t.clamp(-3.925, 3.925);
-    let u = t * t;
-    let p = P.iter().rev().fold(0.0, |sum, coefficient| sum * u + coefficient);
-    let q = Q.iter().rev().fold(0.0, |sum, coefficient| sum * u + coefficient);
-    t * p / q
+/// One function of two slices for each function of an element.
+#[cfg(feature = "flex")]
+mod gated {
+    use super::{multiversion, scalar};
+
+    macro_rules! gated {
+        ($($name:ident),*) => {$(
+            #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq", "x86_64+avx2+fma", "aarch64+neon"))]
+            pub(super) fn $name(y: &mut [f32], gate: &[f32], up: &[f32]) {
+                for ((y, gate), up) in y.iter_mut().zip(gate).zip(up) {
+                    *y = scalar::$name(*gate) * up;
+                }
+            }
+        )*};
+    }
+    gated!(gelu, gelu_tanh, quick_gelu, silu);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{CHUNK, gelu_slice};
+    use super::{CHUNK, Function, apply_to_slice};
 
-    /// The fit and its rounding, see [`super::erf`].
+    /// A function of an element in 64 bits.
+    type Exact = fn(f64) -> f64;
+
+    const FUNCTIONS: [(Function, Exact); 4] = [
+        (Function::Gelu, |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2))),
+        (Function::GeluTanh, |x| {
+            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
+        }),
+        (Function::QuickGelu, |x| x / (1.0 + (-1.702 * x).exp())),
+        (Function::Silu, |x| x / (1.0 + (-x).exp())),
+    ];
+
+    /// The fit of erf is good to 4.4e-8; the argument of an exponential is rounded, which a sum of one and it takes over
+    /// at a quarter at most: all in all four roundings of a number of the size of `x`.
     const TOLERANCE: f64 = 2.5e-7;
 
     #[test]
-    fn gelu_is_exact_to_rounding() {
-        let inputs: Vec<f32> = (0..2 * CHUNK).map(|i| (i as f32 / CHUNK as f32 - 1.0) * 9.0).collect();
-        let mut outputs = inputs.clone();
-        gelu_slice(&mut outputs);
-        for (x, y) in inputs.into_iter().zip(outputs) {
-            let x = f64::from(x);
-            let exact = 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2));
-            let error = (f64::from(y) - exact).abs() / x.abs().max(1.0);
-            assert!(error <= TOLERANCE, "gelu({x}) = {y}, expected {exact}");
+    fn functions_are_exact_to_rounding() {
+        let inputs: Vec<f32> = (0..2 * CHUNK).map(|i| (i as f32 / CHUNK as f32 - 1.0) * 12.0).collect();
+        for (function, exact) in FUNCTIONS {
+            let mut outputs = inputs.clone();
+            apply_to_slice(function, &mut outputs);
+            for (&x, y) in inputs.iter().zip(outputs) {
+                let (x, exact) = (f64::from(x), exact(f64::from(x)));
+                let error = (f64::from(y) - exact).abs() / x.abs().max(1.0);
+                assert!(error <= TOLERANCE, "{function:?}({x}) = {y}, expected {exact}");
+            }
         }
     }
 
     #[test]
-    fn gelu_keeps_what_is_not_a_number() {
-        let mut values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0];
-        gelu_slice(&mut values);
-        assert!(values[0].is_nan());
-        assert_eq!(values[1], f32::INFINITY);
-        assert_eq!(values[3], 0.0);
+    fn what_is_not_a_number_stays_so_and_the_infinite_saturates() {
+        for (function, _) in FUNCTIONS {
+            let mut values = [f32::NAN, f32::INFINITY, 0.0, 1e30, -1e30];
+            apply_to_slice(function, &mut values);
+            assert!(values[0].is_nan(), "{function:?}");
+            assert_eq!(values[1..3], [f32::INFINITY, 0.0], "{function:?}");
+            assert!((f64::from(values[3]) / 1e30 - 1.0).abs() <= TOLERANCE, "{function:?}");
+            assert!(values[4].is_finite() && values[4] <= 0.0, "{function:?}");
+        }
+    }
+
+    #[cfg(feature = "flex")]
+    #[test]
+    fn a_gate_is_the_function_of_one_times_the_other() {
+        // Rows of 7 among rows of 10, more of them than one thread takes at a time.
+        let (rows, width, stride) = (2 * CHUNK / 7 + 3, 7, 10);
+        let number = |i: usize| ((i * 2_654_435_761) % 1000) as f32 / 125.0 - 4.0;
+        let numbers: Vec<f32> = (0..rows * stride).map(number).collect();
+        let row = |start: usize| move |row: usize| (row * stride + start, width);
+        let (gate_at, up_at) = (row(0), row(2));
+        for (function, _) in FUNCTIONS {
+            let mut y = vec![0.0; rows * width];
+            let slice = |(start, len): (usize, usize)| &numbers[start..][..len];
+            super::gate(function, &mut y, width, |row| slice(gate_at(row)), |row| slice(up_at(row)));
+            for (row, y) in y.chunks(width).enumerate() {
+                let mut expected = slice(gate_at(row)).to_vec();
+                apply_to_slice(function, &mut expected);
+                expected.iter_mut().zip(slice(up_at(row))).for_each(|(gate, up)| *gate *= up);
+                assert_eq!(y, expected, "{function:?}, row {row}");
+            }
+        }
     }
 }

@@ -4,42 +4,121 @@
 //! The arithmetic is on slices, in files that know nothing of Burn; beside it stands what binds it to tensors. With the
 //! environment variable `BURNFORMER_KERNEL=composed` every function takes its twin.
 
+#[cfg(all(feature = "flex", feature = "train"))]
+mod adamw;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod elementwise;
 #[cfg(feature = "flex")]
+mod elementwise_gradient;
+#[cfg(any(feature = "flex", feature = "ndarray"))]
+mod exponential;
+#[cfg(feature = "flex")]
 mod flex;
+mod function;
+#[cfg(feature = "flex")]
+mod normalize;
+#[cfg(feature = "flex")]
+mod normalize_gradient;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod parallel;
+#[cfg(feature = "flex")]
+mod rotation;
+#[cfg(any(feature = "flex", feature = "ndarray"))]
+mod scalar;
 mod switch;
 
-use burn::tensor::{DType, Tensor, activation};
+use burn::tensor::{DType, Tensor, module};
 
-/// GELU with the error function.
-///
-/// D14: Burn's own `gelu` has the exact value on every backend but, on ndarray and on the GPU backends, the derivative of
-/// the tanh form (off by up to 8.7e-4). Under autodiff the function is therefore composed from `erf`, whose derivative is
-/// exact everywhere.
-pub(crate) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    if x.is_autodiff() {
-        let gate = (x.clone() * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0;
-        return x * 0.5 * gate;
-    }
-    match host_memory(&x) {
+#[cfg(all(feature = "flex", feature = "train"))]
+pub(crate) use adamw::{AdamWStep, adamw};
+pub(crate) use function::{Function, sigmoid};
+
+/// `function(x)`.
+pub(crate) fn apply<const D: usize>(function: Function, x: Tensor<D>) -> Tensor<D> {
+    match differentiable_host_memory(&x) {
         #[cfg(feature = "flex")]
-        Some(HostMemory::InPlace) => elementwise::gelu_in_place(x),
+        Some(HostMemory::InPlace) => elementwise::apply_to_tensor(function, x),
         #[cfg(feature = "ndarray")]
-        Some(HostMemory::Copied) => elementwise::gelu_of_data(x),
-        _ => activation::gelu(x),
+        Some(HostMemory::Copied) => elementwise::apply_to_data(function, x),
+        _ => function.composed(x),
     }
+}
+
+/// `function(gate) · up`.
+pub(crate) fn gate<const D: usize>(function: Function, gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
+    match differentiable_host_memory(&gate) {
+        #[cfg(feature = "flex")]
+        Some(HostMemory::InPlace) => elementwise::gate_tensors(function, gate, up),
+        _ => apply(function, gate) * up,
+    }
+}
+
+/// How a norm treats its last axis.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Normalization {
+    /// Whether the mean is subtracted.
+    pub is_centered: bool,
+    /// Added to the mean square, inside the root.
+    pub eps: f64,
+    /// Added to each weight.
+    pub weight_offset: f32,
+}
+
+/// `x` normalised over its last axis; `None` where there is no kernel for it and the composed twin is to be taken.
+pub(crate) fn norm<const D: usize>(
+    x: &Tensor<D>,
+    weight: Option<&Tensor<1>>,
+    bias: Option<&Tensor<1>>,
+    normalization: Normalization,
+) -> Option<Tensor<D>> {
+    match differentiable_host_memory(x)? {
+        #[cfg(feature = "flex")]
+        HostMemory::InPlace => Some(normalize::norm(x.clone(), weight.cloned(), bias.cloned(), normalization)),
+        _ => None,
+    }
+}
+
+/// Heads `x`, `[batch, heads, seq, d_head]`, turned by angles `[1 or batch, 1, seq, pairs]`; features `i` and
+/// `i + pairs`, or where interleaved `2i` and `2i + 1`, turn together, the rest passes through. `None` as in [`norm`].
+pub(crate) fn rotation(x: &Tensor<4>, cos: &Tensor<4>, sin: &Tensor<4>, is_interleaved: bool) -> Option<Tensor<4>> {
+    match differentiable_host_memory(x)? {
+        #[cfg(feature = "flex")]
+        HostMemory::InPlace => Some(rotation::rotation(x.clone(), cos.clone(), sin.clone(), is_interleaved)),
+        _ => None,
+    }
+}
+
+/// Whether [`adamw`] takes a parameter.
+#[cfg(all(feature = "flex", feature = "train"))]
+pub(crate) fn has_adamw<const D: usize>(parameter: &Tensor<D>) -> bool {
+    host_memory(parameter) == Some(HostMemory::InPlace)
+}
+
+/// `x · weight + bias` over the last axis; weight `[d_input, d_output]`, bias `[d_output]`.
+pub(crate) fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
+    module::linear(x, weight, bias)
+}
+
+/// [`linear`] of one `x` with each of several weights.
+pub(crate) fn linears<const D: usize>(x: Tensor<D>, parameters: Vec<(Tensor<2>, Option<Tensor<1>>)>) -> Vec<Tensor<D>> {
+    parameters.into_iter().map(|(weight, bias)| linear(x.clone(), weight, bias)).collect()
 }
 
 /// How kernels reach the numbers of `x`; `None` where the composed twin is to be taken: under autodiff, for numbers
 /// that do not have 32 bits, on all other backends, and where kernels are turned off.
 fn host_memory<const D: usize>(x: &Tensor<D>) -> Option<HostMemory> {
-    if x.is_autodiff() || x.dtype() != DType::F32 || !switch::is_on() {
+    if x.is_autodiff() { None } else { differentiable_host_memory(x) }
+}
+
+/// As [`host_memory`], for kernels whose extension has a backward pass.
+fn differentiable_host_memory<const D: usize>(x: &Tensor<D>) -> Option<HostMemory> {
+    if x.dtype() != DType::F32 || !switch::is_on() {
         return None;
     }
-    crate::backend::host_memory(&x.device())
+    match crate::backend::host_memory(&x.device()) {
+        Some(HostMemory::Copied) if x.is_autodiff() => None,
+        memory => memory,
+    }
 }
 
 /// How the numbers of a tensor of a CPU backend are reached from here.

@@ -1,7 +1,6 @@
 //! A whole model: embeddings, blocks, final norm and head, with one forward for all uses.
 
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use super::cache::{Cache, EncodedMemory};
@@ -18,6 +17,7 @@ use crate::head::{LanguageModelHead, Pooler};
 use crate::norm::Norm;
 use crate::patch_embedding::PatchEmbedding;
 use crate::positions::{LearnedPositions, Positions};
+use crate::projection::Projection;
 use crate::task_head::{TaskHead, TaskInput};
 use crate::transformer_block::TransformerBlock;
 
@@ -42,8 +42,7 @@ impl ModelConfig {
             relative_bias: self.relative_bias(device),
             layers: self.blocks(device),
             final_norm: self.final_norm.then(|| self.norm.init(self.d_model, device)),
-            project_out: is_projected
-                .then(|| LinearConfig::new(self.d_model, self.d_embedding()).with_bias(false).init(device)),
+            project_out: is_projected.then(|| Projection::new(self.d_model, self.d_embedding(), false, device)),
             head: self.head.as_ref().map(|head| head.init(self.vocab_size(), self.d_embedding(), self.norm, device)),
             pooler: self.pooler.then(|| Pooler::new(self.d_model, device)),
             task: self.task.as_ref().map(|task| task.init(self.task_width(), self.dropout, device)),
@@ -119,7 +118,7 @@ pub struct Transformer {
     /// The norm after the last block.
     pub final_norm: Option<Norm>,
     /// From the model's width to that of the token table.
-    pub project_out: Option<Linear>,
+    pub project_out: Option<Projection>,
     /// The language-model head.
     pub head: Option<LanguageModelHead>,
     /// The pooler of the first token.

@@ -166,7 +166,7 @@ impl Path {
     }
 
     fn enter(&mut self, name: &str, container: &str) {
-        self.0.push((name.to_owned(), container == "Struct:Linear"));
+        self.0.push((name.to_owned(), container == "Struct:Projection"));
     }
 
     fn exit(&mut self) {

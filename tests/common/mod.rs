@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::nn::Linear;
 use burn::tensor::{Bool, DType, Device, FloatDType, Gradients, Tensor, TensorData};
 use burnformer::attention::{AttentionMask, ScoreOptions, scaled_dot_product_attention};
 use burnformer::backend::{Backend, DeviceName};
 use burnformer::error::Error;
 use burnformer::model::{Cache, ForwardOptions, Logits, ModelConfig, ModelInput, Transformer};
 use burnformer::pretrained::{Checkpoint, read_config};
+use burnformer::projection::Projection;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
@@ -172,7 +172,7 @@ pub fn randomised<M: Module>(module: M, seed: u64) -> M {
             let old = param.val();
             let (shape, dtype, device) = (old.dims(), old.dtype(), old.device());
             let (centre, deviation) = match () {
-                () if path.ends_with("Struct:Linear.weight") => (0.0, (shape[0] as f64).sqrt().recip()),
+                () if path.ends_with("Struct:Projection.weight") => (0.0, (shape[0] as f64).sqrt().recip()),
                 () if path.ends_with("Struct:Norm.weight") => (1.0, 0.3),
                 () if D == 1 => (0.0, 0.3),
                 // Tables and the head: one row per token.
@@ -347,7 +347,7 @@ pub fn numbers(value: &Value) -> Vec<f64> {
 // ---------------------------------------------------------------------------------------------------------------------
 
 /// Fills a projection from PyTorch's weight, `[out, in]`, and bias.
-pub fn fill(linear: &mut Linear, weight: &Array, bias: Option<&Array>) {
+pub fn fill(linear: &mut Projection, weight: &Array, bias: Option<&Array>) {
     let device = linear.weight.lazy_device();
     let weight = weight.transposed();
     assert_eq!(linear.weight.lazy_shape().as_slice(), weight.shape, "shape of a projection");
@@ -363,7 +363,7 @@ pub fn gradient<const D: usize>(name: &str, of: &Tensor<D>, gradients: &Gradient
 }
 
 /// The gradients of a projection in PyTorch's layout: weight `[out, in]` and bias.
-pub fn projection_gradients(name: &str, linear: &Linear, gradients: &Gradients) -> [Array; 2] {
+pub fn projection_gradients(name: &str, linear: &Projection, gradients: &Gradients) -> [Array; 2] {
     let bias = linear.bias.as_ref().expect("the projection has a bias");
     [gradient(name, &linear.weight.val(), gradients).transposed(), gradient(name, &bias.val(), gradients)]
 }
