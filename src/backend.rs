@@ -339,11 +339,22 @@ pub fn largest_buffer(device: &Device) -> Option<u64> {
     }
 }
 
-/// Whether the backend's own attention operation gives the right answer to `request`.
+/// Whether attention has a kernel of ours on `device`.
+pub(crate) fn has_attention_kernel(device: &Device) -> bool {
+    matches!(kind_of(device), Some(Kind::Flex | Kind::NdArray)) && crate::kernel::is_on()
+}
+
+/// Whether the backend has an attention operation of its own.
+pub(crate) fn has_fused_attention(device: &Device) -> bool {
+    matches!(kind_of(device), Some(Kind::Flex | Kind::LibTorch))
+}
+
+/// Whether the fused attention operation, our own or the backend's, gives the right answer to `request`.
 pub(crate) fn fused_attention(request: &AttentionRequest, device: &Device) -> Result<(), String> {
     let [_, n_heads, query_len, key_len] = request.scores;
     let (grouped, square) = (request.n_kv_heads != n_heads, query_len == key_len);
     match kind_of(device) {
+        _ if has_attention_kernel(device) => Ok(()),
         // Reads key/value heads by group, aligns causality to the end and gives zeros for rows without keys.
         Some(Kind::Flex) => Ok(()),
         // D01: burn-tch passes our mask on with the wrong polarity, aligns causality to the start and drops the cap.
@@ -362,8 +373,13 @@ pub(crate) fn fused_attention(request: &AttentionRequest, device: &Device) -> Re
     }
 }
 
-/// Whether the backend's own attention is also the faster way.
+/// Whether fused attention is also the faster way.
 pub(crate) fn prefers_fused_attention(request: &AttentionRequest, device: &Device) -> bool {
-    let _ = request;
-    matches!(kind_of(device), Some(Kind::Flex | Kind::LibTorch))
+    let [_, _, query_len, _] = request.scores;
+    match kind_of(device) {
+        Some(Kind::Flex | Kind::LibTorch) => true,
+        // The kernel copies keys and values, which pays where enough queries read them.
+        Some(Kind::NdArray) => query_len >= 8,
+        Some(Kind::Cube) | None => false,
+    }
 }

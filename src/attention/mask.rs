@@ -157,6 +157,23 @@ impl AttentionMask {
         }
     }
 
+    /// The padding and the explicit part, each with four axes, of which the first three may be 1.
+    ///
+    /// # Panics
+    ///
+    /// When they do not fit `query_len` and `key_len`.
+    #[cfg(any(feature = "flex", feature = "ndarray"))]
+    pub(crate) fn parts(&self, query_len: usize, key_len: usize) -> [Option<Tensor<4, Bool>>; 2] {
+        let padding = self.padding.as_ref().map(|padding| {
+            assert_shape!(padding, [_, key_len]);
+            padding.clone().reshape([padding.dims()[0], 1, 1, key_len])
+        });
+        if let Some(explicit) = &self.explicit {
+            check_explicit(explicit, query_len, key_len);
+        }
+        [padding, self.explicit.clone()]
+    }
+
     /// The mask as a tensor, or `None` when it hides nothing.
     ///
     /// # Shapes
@@ -191,8 +208,7 @@ impl AttentionMask {
         }
         if let Some(explicit) = &self.explicit {
             let [batch, heads, rows, _] = explicit.dims();
-            assert_shape!(explicit, [_, _, _, key_len]);
-            assert!(rows == 1 || rows == query_len, "explicit mask: expected 1 or {query_len} query rows, got {rows}");
+            check_explicit(explicit, query_len, key_len);
             let rows = if rows == 1 { 0..1 } else { queries.clone() };
             parts.push(explicit.clone().slice([0..batch, 0..heads, rows, keys.clone()]));
         }
@@ -228,6 +244,12 @@ impl AttentionMask {
             (None, None) => unreachable!("a mask without structure hides no tile"),
         }
     }
+}
+
+fn check_explicit(explicit: &Tensor<4, Bool>, query_len: usize, key_len: usize) {
+    let [_, _, rows, _] = explicit.dims();
+    assert_shape!(explicit, [_, _, _, key_len]);
+    assert!(rows == 1 || rows == query_len, "explicit mask: expected 1 or {query_len} query rows, got {rows}");
 }
 
 /// `a` or `b`, each axis of size 1 stretched; Burn's `bool_or` does not broadcast on every backend.

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::blockwise;
 use super::mask::{AttentionMask, MaskForm};
 use crate::backend;
+#[cfg(any(feature = "flex", feature = "ndarray"))]
+use crate::kernel::{self, ScoreRule, ScoreTensors};
 use crate::precision::{narrow, widen};
 
 /// How attention is computed. All ways give the same answer; they differ in time and memory.
@@ -24,7 +26,8 @@ pub enum AttentionKernel {
     /// Tiles with a running softmax ([Milakov and Gimelshein 2018](https://arxiv.org/abs/1805.02867)): memory linear in
     /// the sequence length, hidden tiles skipped. Cannot return weights.
     Blockwise,
-    /// The backend's own attention operation, only where it honours the whole request; see [`supports`].
+    /// One operation, a kernel of ours on flex and ndarray and otherwise the backend's own, only where it honours the whole
+    /// request; see [`supports`].
     Fused,
 }
 
@@ -263,14 +266,43 @@ pub(super) fn grouped(x: Tensor<4>, n_kv_heads: usize) -> Tensor<4> {
     if n_heads == n_kv_heads { x } else { x.reshape([batch, n_kv_heads, n_heads / n_kv_heads * rows, width]) }
 }
 
-/// The backend's own operation; [`supports`] has said that it honours the request.
+/// One operation, our kernel or the backend's own; [`supports`] has said that it honours the request.
 fn fused(inputs: Inputs) -> Tensor<4> {
-    let Inputs { mut query, mut key, mut value, mask, bias, scale, softcap, .. } = inputs;
-    let dtype = query.dtype();
-    if bias.is_some() {
+    let dtype = inputs.query.dtype();
+    let is_wide = inputs.bias.is_some() || backend::has_attention_kernel(&inputs.query.device());
+    let inputs = if is_wide {
         // A bias grows with the position of its key: in half precision it would lose what tells near keys apart.
-        (query, key, value) = (widen(query), widen(key), widen(value));
-    }
+        let [query, key, value] = [inputs.query, inputs.key, inputs.value].map(widen);
+        Inputs { query, key, value, ..inputs }
+    } else {
+        inputs
+    };
+    let context = match by_kernel(&inputs) {
+        Some(context) => context,
+        None if backend::has_fused_attention(&inputs.query.device()) => backends_own(inputs),
+        None => composed(inputs, false).context,
+    };
+    narrow(context, dtype)
+}
+
+/// By our own kernel, where there is one for these numbers.
+#[cfg(any(feature = "flex", feature = "ndarray"))]
+fn by_kernel(inputs: &Inputs) -> Option<Tensor<4>> {
+    let Inputs { query, key, value, mask, bias, scale, softcap, .. } = inputs;
+    let rule = ScoreRule { scale: *scale, softcap: *softcap, is_causal: mask.is_causal(), window: mask.window() };
+    let [padding, explicit] = mask.parts(query.dims()[2], key.dims()[2]);
+    let bias = bias.clone().map(|bias| narrow(bias, query.dtype()));
+    kernel::attention(&[query.clone(), key.clone(), value.clone()], ScoreTensors { bias, padding, explicit }, rule)
+}
+
+#[cfg(not(any(feature = "flex", feature = "ndarray")))]
+fn by_kernel(_: &Inputs) -> Option<Tensor<4>> {
+    None
+}
+
+/// By the backend's own operation.
+fn backends_own(inputs: Inputs) -> Tensor<4> {
+    let Inputs { query, key, value, mask, bias, scale, softcap, .. } = inputs;
     let [batch, n_heads, query_len, _] = query.dims();
     let key_len = key.dims()[2];
     let device = query.device();
@@ -279,13 +311,12 @@ fn fused(inputs: Inputs) -> Tensor<4> {
     let only_causal = mask.form() == MaskForm::Causal;
     let hidden = if only_causal { None } else { mask.materialize(query_len, key_len, &device) };
     let bias = bias.map(|bias| narrow(bias, query.dtype()).expand(full));
-    let context = burn::tensor::module::attention(
+    burn::tensor::module::attention(
         query,
         key,
         value,
         hidden.map(|hidden| hidden.expand(full)),
         bias,
         burn::tensor::ops::AttentionModuleOptions { scale: Some(scale), softcap, is_causal: only_causal },
-    );
-    narrow(context, dtype)
+    )
 }

@@ -7,6 +7,8 @@
 #[cfg(all(feature = "flex", feature = "train"))]
 mod adamw;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
+mod attention;
+#[cfg(any(feature = "flex", feature = "ndarray"))]
 mod elementwise;
 #[cfg(feature = "flex")]
 mod elementwise_gradient;
@@ -19,19 +21,26 @@ mod function;
 mod normalize;
 #[cfg(feature = "flex")]
 mod normalize_gradient;
+#[cfg(feature = "flex")]
+mod optional;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod parallel;
 #[cfg(feature = "flex")]
 mod rotation;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod scalar;
+#[cfg(any(feature = "flex", feature = "ndarray"))]
+mod simd;
 mod switch;
 
 use burn::tensor::{DType, Tensor, module};
 
 #[cfg(all(feature = "flex", feature = "train"))]
 pub(crate) use adamw::{AdamWStep, adamw};
+#[cfg(any(feature = "flex", feature = "ndarray"))]
+pub(crate) use attention::{ScoreRule, ScoreTensors};
 pub(crate) use function::{Function, sigmoid};
+pub(crate) use switch::is_on;
 
 /// `function(x)`.
 pub(crate) fn apply<const D: usize>(function: Function, x: Tensor<D>) -> Tensor<D> {
@@ -74,6 +83,23 @@ pub(crate) fn norm<const D: usize>(
     match differentiable_host_memory(x)? {
         #[cfg(feature = "flex")]
         HostMemory::InPlace => Some(normalize::norm(x.clone(), weight.cloned(), bias.cloned(), normalization)),
+        _ => None,
+    }
+}
+
+/// Attention of queries over keys and values, `[batch, n_heads, query_len, d_value]`, heads side by side in memory; `None`
+/// as in [`norm`].
+#[cfg(any(feature = "flex", feature = "ndarray"))]
+pub(crate) fn attention(sequences: &[Tensor<4>; 3], tensors: ScoreTensors, rule: ScoreRule) -> Option<Tensor<4>> {
+    if sequences.iter().any(Tensor::is_autodiff) {
+        return None;
+    }
+    match host_memory(&sequences[0])? {
+        #[cfg(feature = "flex")]
+        HostMemory::InPlace => Some(attention::attention_of_tensors(sequences.clone(), tensors, rule)),
+        #[cfg(feature = "ndarray")]
+        HostMemory::Copied => Some(attention::attention_of_data(sequences.clone(), tensors, rule)),
+        #[allow(unreachable_patterns)] // where one of the two backends is not compiled in
         _ => None,
     }
 }

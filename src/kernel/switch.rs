@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 const VARIABLE: &str = "BURNFORMER_KERNEL";
 
 /// Whether kernels of our own are used.
-pub(super) fn is_on() -> bool {
+pub(crate) fn is_on() -> bool {
     static IS_ON: OnceLock<bool> = OnceLock::new();
     *IS_ON.get_or_init(|| std::env::var_os(VARIABLE).is_none_or(|value| value != "composed"))
 }
