@@ -6,6 +6,8 @@
 
 #[cfg(all(feature = "flex", feature = "train"))]
 mod adamw;
+#[cfg(feature = "flex")]
+mod arena;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod attention;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
@@ -18,6 +20,12 @@ mod exponential;
 mod flex;
 mod function;
 #[cfg(feature = "flex")]
+mod linear;
+#[cfg(feature = "flex")]
+mod matvec;
+#[cfg(not(feature = "flex"))]
+mod no_arena;
+#[cfg(feature = "flex")]
 mod normalize;
 #[cfg(feature = "flex")]
 mod normalize_gradient;
@@ -26,20 +34,28 @@ mod optional;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod parallel;
 #[cfg(feature = "flex")]
+mod product;
+#[cfg(feature = "flex")]
 mod rotation;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod scalar;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod simd;
 mod switch;
+#[cfg(any(feature = "flex", feature = "ndarray"))]
+mod team;
 
-use burn::tensor::{DType, Tensor, module};
+use burn::tensor::{DType, Device, Tensor, module};
 
 #[cfg(all(feature = "flex", feature = "train"))]
 pub(crate) use adamw::{AdamWStep, adamw};
+#[cfg(feature = "flex")]
+pub(crate) use arena::WeightArena;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 pub(crate) use attention::{ScoreRule, ScoreTensors};
 pub(crate) use function::{Function, sigmoid};
+#[cfg(not(feature = "flex"))]
+pub(crate) use no_arena::WeightArena;
 pub(crate) use switch::is_on;
 
 /// `function(x)`.
@@ -91,10 +107,11 @@ pub(crate) fn norm<const D: usize>(
 /// as in [`norm`].
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 pub(crate) fn attention(sequences: &[Tensor<4>; 3], tensors: ScoreTensors, rule: ScoreRule) -> Option<Tensor<4>> {
-    if sequences.iter().any(Tensor::is_autodiff) {
+    let is_autodiff = sequences[0].is_autodiff();
+    if sequences.iter().chain(&tensors.bias).any(|x| x.is_autodiff() != is_autodiff) {
         return None;
     }
-    match host_memory(&sequences[0])? {
+    match differentiable_host_memory(&sequences[0])? {
         #[cfg(feature = "flex")]
         HostMemory::InPlace => Some(attention::attention_of_tensors(sequences.clone(), tensors, rule)),
         #[cfg(feature = "ndarray")]
@@ -122,12 +139,33 @@ pub(crate) fn has_adamw<const D: usize>(parameter: &Tensor<D>) -> bool {
 
 /// `x · weight + bias` over the last axis; weight `[d_input, d_output]`, bias `[d_output]`.
 pub(crate) fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
-    module::linear(x, weight, bias)
+    let [y] = linears(x, [(weight, bias)]);
+    y
 }
 
-/// [`linear`] of one `x` with each of several weights.
-pub(crate) fn linears<const D: usize>(x: Tensor<D>, parameters: Vec<(Tensor<2>, Option<Tensor<1>>)>) -> Vec<Tensor<D>> {
-    parameters.into_iter().map(|(weight, bias)| linear(x.clone(), weight, bias)).collect()
+/// [`linear`] of one `x` with each of several weights; one product where [`lay_out`] has laid them side by side.
+pub(crate) fn linears<const D: usize, const N: usize>(
+    x: Tensor<D>,
+    parameters: [(Tensor<2>, Option<Tensor<1>>); N],
+) -> [Tensor<D>; N] {
+    match host_memory(&x) {
+        #[cfg(feature = "flex")]
+        Some(HostMemory::InPlace) if parameters.iter().all(linear::takes) => linear::linears(x, parameters),
+        _ => parameters.map(|(weight, bias)| module::linear(x.clone(), weight, bias)),
+    }
+}
+
+/// Room for the weights of a model, matrices in groups of one input, where their products take least time so; `None` where
+/// that makes no difference, or for lack of memory.
+pub(crate) fn weight_arena(groups: &[Vec<[usize; 2]>], dtype: DType, device: &Device) -> Option<WeightArena> {
+    if dtype != DType::F32 || device.is_autodiff() || !switch::is_on() {
+        return None;
+    }
+    match crate::backend::host_memory(device)? {
+        #[cfg(feature = "flex")]
+        HostMemory::InPlace => WeightArena::new(groups, device),
+        _ => None,
+    }
 }
 
 /// How kernels reach the numbers of `x`; `None` where the composed twin is to be taken: under autodiff, for numbers

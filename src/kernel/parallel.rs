@@ -3,10 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many threads work.
-pub(super) fn threads() -> usize {
-    rayon::current_num_threads()
-}
+use super::team;
+pub(super) use super::team::threads;
 
 /// Calls `work` once with every number below `count`, in any order. Whoever is free takes the next.
 pub(super) fn each(count: usize, work: impl Fn(usize) + Sync) {
@@ -14,7 +12,7 @@ pub(super) fn each(count: usize, work: impl Fn(usize) + Sync) {
         return (0..count).for_each(work);
     }
     let next = AtomicUsize::new(0);
-    let take_all = || {
+    team::together(&|| {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             if index >= count {
@@ -22,13 +20,6 @@ pub(super) fn each(count: usize, work: impl Fn(usize) + Sync) {
             }
             work(index);
         }
-    };
-    // The calling thread takes its share, so that waking the others costs nothing but their part.
-    rayon::in_place_scope(|scope| {
-        for _ in 1..threads().min(count) {
-            scope.spawn(|_| take_all());
-        }
-        take_all();
     });
 }
 

@@ -11,6 +11,7 @@ mod parameters;
 mod presets;
 mod stack;
 mod transformer;
+mod weight_layout;
 
 pub use cache::Cache;
 pub use config::{LayerPattern, LayerRotary, ModelConfig, ModelKind};
@@ -19,3 +20,4 @@ pub use input::ModelInput;
 pub use observer::{AttentionObserver, AttentionPart, AttentionPlace};
 pub use presets::{preset_names, preset_text};
 pub use transformer::{ForwardOptions, Logits, ModelOutput, Transformer};
+pub(crate) use weight_layout::WeightLayout;

@@ -3,14 +3,14 @@
 use std::collections::{BTreeSet, HashMap};
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use half::{bf16, f16};
 
 use super::numbers::{Cut, Float};
 use super::rules::{BoundRules, Heads, Source};
 use super::weights::Weights;
 use crate::error::Error;
-use crate::model::Transformer;
+use crate::model::{Transformer, WeightLayout};
 
 /// More names than these are counted and not listed.
 const MOST_NAMES: usize = 5;
@@ -119,7 +119,7 @@ impl Plan {
     /// Fills `model`.
     pub fn fill(
         self,
-        model: Transformer,
+        mut model: Transformer,
         weights: &Weights,
         device: &Device,
         dtype: FloatDType,
@@ -128,11 +128,25 @@ impl Plan {
         let progressed = LoadProgress { done: 0, total: self.sources.len() };
         let Self { sources, mut report, .. } = self;
         let not_finite = BTreeSet::new();
-        let mut filler =
-            Filler { path: Vec::new(), sources, weights, device, dtype, progressed, progress, not_finite, error: None };
-        let model = model.map(&mut filler);
+        let layout = WeightLayout::new(&mut model, dtype.into(), device);
+        let mut filler = Filler {
+            path: Vec::new(),
+            sources,
+            weights,
+            device,
+            dtype,
+            layout,
+            progressed,
+            progress,
+            not_finite,
+            error: None,
+        };
+        let mut model = model.map(&mut filler);
         match filler.error {
             None => {
+                if let Some(layout) = filler.layout {
+                    model = layout.fill(model);
+                }
                 report.not_finite = filler.not_finite.into_iter().collect();
                 Ok((model, report))
             }
@@ -192,6 +206,8 @@ struct Filler<'a> {
     weights: &'a Weights,
     device: &'a Device,
     dtype: FloatDType,
+    /// Where the large matrices go, which then become parameters at the end.
+    layout: Option<WeightLayout>,
     progressed: LoadProgress,
     progress: &'a mut dyn FnMut(LoadProgress),
     not_finite: BTreeSet<String>,
@@ -234,11 +250,17 @@ impl ModuleMapper for Filler<'_> {
         };
         match data {
             Ok(data) => {
-                let tensor = Tensor::<D>::from_data(data, (self.device, burn::tensor::DType::from(self.dtype)));
+                let id = param.id;
+                let is_laid_out = self.layout.as_mut().is_some_and(|layout| layout.takes(id, &data));
+                let param = if is_laid_out {
+                    param
+                } else {
+                    let tensor = Tensor::<D>::from_data(data, (self.device, DType::from(self.dtype)));
+                    param.transform_for_load(tensor, id)
+                };
                 self.progressed.done += 1;
                 (self.progress)(self.progressed);
-                let id = param.id;
-                param.transform_for_load(tensor, id)
+                param
             }
             Err(error) => {
                 self.error = Some(error);

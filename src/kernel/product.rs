@@ -1,0 +1,154 @@
+//! Products of rows with a matrix of weights.
+
+use gemm::Parallelism;
+
+use super::flex::Rows;
+use super::{matvec, parallel};
+
+/// `[d_input, d_output]` in memory, one of the two axes without gaps.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    pub numbers: &'a [f32],
+    pub dims: [usize; 2],
+    pub strides: [usize; 2],
+}
+
+/// Rows up to which a product is limited by reading the matrix, so that each row is taken alone.
+const FEW: usize = 3;
+
+/// `y += x · weight`, both `count` rows; `y` has rows without gaps.
+pub(super) fn add_product(x: &Rows, count: usize, weight: Matrix, y: &mut [f32]) {
+    let [d_input, d_output] = weight.dims;
+    assert_eq!(x.width, d_input, "rows are as wide as the matrix is high");
+    assert_eq!(y.len(), count * d_output, "there is one output for each row and column");
+    if count <= FEW {
+        for (row, y) in y.chunks_mut(d_output).enumerate() {
+            matvec::add_product(x.row(row), weight, y);
+        }
+        return;
+    }
+    let x = Matrix { numbers: x.numbers, dims: [count, d_input], strides: [x.stride, 1] };
+    let y = Columns { start: y.as_mut_ptr(), stride: d_output };
+    // Each thread multiplies its columns alone, so that none packs what another has packed and none is woken late.
+    let share = d_output.div_ceil(parallel::threads()).next_multiple_of(STEP);
+    parallel::each(d_output.div_ceil(share), |index| {
+        let first = index * share;
+        let columns = share.min(d_output - first);
+        let numbers = &weight.numbers[first * weight.strides[1]..];
+        let weight = Matrix { numbers, dims: [d_input, columns], strides: weight.strides };
+        // SAFETY: `y` has `count` rows of `d_output` numbers, so these columns lie in it; no other index has any of them.
+        unsafe { multiply(x, weight, y.from(first), true) };
+    });
+}
+
+/// Columns that one thread takes are a multiple of this.
+const STEP: usize = 64;
+
+/// Columns of a matrix whose rows lie at a distance of `stride`.
+#[derive(Clone, Copy)]
+struct Columns {
+    start: *mut f32,
+    stride: usize,
+}
+
+// SAFETY: threads write to columns of their own.
+unsafe impl Send for Columns {}
+// SAFETY: as above.
+unsafe impl Sync for Columns {}
+
+impl Columns {
+    /// # Safety
+    ///
+    /// The matrix has a column `first`.
+    unsafe fn from(self, first: usize) -> Self {
+        // SAFETY: the column exists, so its first number lies in the same memory.
+        Self { start: unsafe { self.start.add(first) }, ..self }
+    }
+}
+
+/// `y = a · b` on this thread, added to what is there where `adds`; `y` has rows without gaps.
+pub(super) fn product_alone(a: Matrix, b: Matrix, y: &mut [f32], adds: bool) {
+    assert_eq!(y.len(), a.dims[0] * b.dims[1], "there is one output for each row and column");
+    let y = Columns { start: y.as_mut_ptr(), stride: b.dims[1] };
+    // SAFETY: `y` is borrowed alone, and the assertion gives its size.
+    unsafe { multiply(a, b, y, adds) };
+}
+
+/// `y = a · b` on this thread, added to what is there where `adds`.
+///
+/// # Safety
+///
+/// `y` has as many rows as `a` and as many columns as `b`, which nothing else reads or writes meanwhile.
+unsafe fn multiply(a: Matrix, b: Matrix, y: Columns, adds: bool) {
+    let ([rows, inner], [height, columns]) = (a.dims, b.dims);
+    assert_eq!(inner, height, "the first matrix is as wide as the second is high");
+    for matrix in [a, b] {
+        let last: usize = matrix.dims.iter().zip(matrix.strides).map(|(size, stride)| (size - 1) * stride).sum();
+        assert!(last < matrix.numbers.len(), "the matrix lies in its slice");
+    }
+    let [[a_down, a_across], [b_down, b_across]] = [a, b].map(|matrix| matrix.strides.map(|stride| stride as isize));
+    // SAFETY: the assertions keep both inputs in their slices; the caller vouches for `y`.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            inner,
+            y.start,
+            1,
+            y.stride as isize,
+            adds,
+            a.numbers.as_ptr(),
+            a_across,
+            a_down,
+            b.numbers.as_ptr(),
+            b_across,
+            b_down,
+            1.0,
+            1.0,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::flex::Rows;
+    use super::{Matrix, add_product};
+
+    /// Of the sum, and of one where it is smaller. Sums on the way reach 30, so that an addition is rounded by 1e-6; of the 40
+    /// additions in each lane about the root of their number arrives.
+    const TOLERANCE: f64 = 1e-5;
+
+    fn number(i: usize) -> f32 {
+        ((i * 2_654_435_761) % 10_007) as f32 / 10_007.0 - 0.5
+    }
+
+    #[test]
+    fn products_are_exact_in_both_layouts_and_at_any_distance() {
+        for count in [1, 2, 3, 4, 17] {
+            for dims @ [d_input, d_output] in [[1, 1], [3, 5], [8, 64], [37, 130], [600, 200], [129, 1030]] {
+                let stride = d_input + 3;
+                let numbers: Vec<f32> = (0..count * stride).map(number).collect();
+                let x = Rows { numbers: &numbers, width: d_input, stride };
+                let weights: Vec<f32> = (0..(d_input + 2) * (d_output + 2)).map(|i| number(i + 77)).collect();
+                for strides in [[d_output + 2, 1], [1, d_input + 2]] {
+                    let weight = Matrix { numbers: &weights, dims, strides };
+                    let mut y: Vec<f32> = (0..count * d_output).map(|i| number(i + 5)).collect();
+                    add_product(&x, count, weight, &mut y);
+                    for (index, y) in y.iter().enumerate() {
+                        let (row, column) = (index / d_output, index % d_output);
+                        let products = (0..d_input).map(|i| {
+                            f64::from(x.row(row)[i]) * f64::from(weights[i * strides[0] + column * strides[1]])
+                        });
+                        let expected = products.sum::<f64>() + f64::from(number(index + 5));
+                        let error = (f64::from(*y) - expected).abs() / expected.abs().max(1.0);
+                        assert!(error <= TOLERANCE, "{count} rows, {dims:?}, {strides:?}: {y}, expected {expected}");
+                    }
+                }
+            }
+        }
+    }
+}
