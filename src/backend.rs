@@ -344,6 +344,11 @@ pub(crate) fn has_attention_kernel(device: &Device) -> bool {
     matches!(kind_of(device), Some(Kind::Flex | Kind::NdArray)) && crate::kernel::is_on()
 }
 
+/// Whether that kernel has a backward pass.
+pub(crate) fn has_attention_gradient(device: &Device) -> bool {
+    matches!(kind_of(device), Some(Kind::Flex)) && crate::kernel::is_on()
+}
+
 /// Whether the backend has an attention operation of its own.
 pub(crate) fn has_fused_attention(device: &Device) -> bool {
     matches!(kind_of(device), Some(Kind::Flex | Kind::LibTorch))

@@ -105,7 +105,7 @@ pub fn supports(kernel: AttentionKernel, request: &AttentionRequest, device: &De
             match () {
                 () if request.return_weights => refuse("return weights"),
                 () if request.dropout => refuse("drop weights out"),
-                () if request.autodiff => refuse("record gradients"),
+                () if request.autodiff && !backend::has_attention_gradient(device) => refuse("record gradients"),
                 () => backend::fused_attention(request, device),
             }
         }
@@ -269,6 +269,7 @@ pub(super) fn grouped(x: Tensor<4>, n_kv_heads: usize) -> Tensor<4> {
 /// One operation, our kernel or the backend's own; [`supports`] has said that it honours the request.
 fn fused(inputs: Inputs) -> Tensor<4> {
     let dtype = inputs.query.dtype();
+    let is_recorded = [&inputs.query, &inputs.key, &inputs.value].into_iter().any(Tensor::is_autodiff);
     let is_wide = inputs.bias.is_some() || backend::has_attention_kernel(&inputs.query.device());
     let inputs = if is_wide {
         // A bias grows with the position of its key: in half precision it would lose what tells near keys apart.
@@ -279,7 +280,7 @@ fn fused(inputs: Inputs) -> Tensor<4> {
     };
     let context = match by_kernel(&inputs) {
         Some(context) => context,
-        None if backend::has_fused_attention(&inputs.query.device()) => backends_own(inputs),
+        None if !is_recorded && backend::has_fused_attention(&inputs.query.device()) => backends_own(inputs),
         None => composed(inputs, false).context,
     };
     narrow(context, dtype)

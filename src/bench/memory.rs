@@ -4,15 +4,19 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 
-use super::{LONG, causal, finish, heads};
+use super::modules::{causal, heads};
+use super::task::finish;
 use crate::attention::AttentionKernel;
 
-/// Time, and growth of memory beyond the inputs, of one blockwise attention over a long sequence: of what the device has
-/// reserved where it says so, otherwise of what the process holds at its peak.
-pub(super) fn of_attention(device: &Device) -> Result<(f64, u64), String> {
+/// Tokens of the sequence.
+const LEN: usize = 8192;
+
+/// Shape of the queries, time, and growth of memory beyond the inputs, of one causal attention over a long sequence: of what
+/// the device has reserved where it says so, otherwise of what the process holds at its peak.
+pub(super) fn of_attention(device: &Device) -> Result<(Vec<usize>, f64, u64), String> {
     // Threads and their stacks are made by a first call, and are not part of what is measured.
-    finish(device, causal(&heads(64, device), AttentionKernel::Blockwise));
-    let inputs = heads(LONG, device);
+    finish(device, causal(&heads(64, device), AttentionKernel::Auto));
+    let inputs = heads(LEN, device);
     device.sync().map_err(|error| error.to_string())?;
     // Pages stay reserved when they are free again, so that what is reserved afterwards was the peak.
     let reserved = || device.memory_pool_usage().map(|usage| usage.bytes_reserved);
@@ -25,10 +29,10 @@ pub(super) fn of_attention(device: &Device) -> Result<(f64, u64), String> {
         }
     };
     let start = Instant::now();
-    finish(device, causal(&inputs, AttentionKernel::Blockwise));
+    finish(device, causal(&inputs, AttentionKernel::Auto));
     let seconds = start.elapsed().as_secs_f64();
     let peak = reserved().map_or_else(|| status_kib("VmHWM").map(|kib| kib * 1024), Ok)?;
-    Ok((seconds, peak.saturating_sub(before)))
+    Ok((inputs[0].dims().to_vec(), seconds, peak.saturating_sub(before)))
 }
 
 /// A number of `/proc/self/status`, which is there on Linux.

@@ -10,7 +10,7 @@ use super::super::optional::{OptionalBool, OptionalFloat};
 use super::view::{PerScore, View};
 use super::{ScoreRule, ScoreTensors, Scores, Sequences, attention};
 
-#[burn::backend::backend_extension(Flex)]
+#[burn::backend::backend_extension(Flex, Autodiff)]
 pub trait AttentionKernels: Backend {
     /// Attention over 32-bit numbers, `[batch, n_heads, query_len, d_value]`.
     fn attention_kernel(
@@ -40,12 +40,7 @@ impl AttentionKernels for Flex {
             [padding, explicit].map(OptionalBool::into_option),
             rule,
         );
-        let [batch, n_heads, query_len, _] = dims(&inputs.query);
-        let d_value = dims(&inputs.value)[3];
-        let mut output = vec![0.0; batch * query_len * n_heads * d_value];
-        attention(inputs.sequences(), &inputs.scores(), &mut output, None);
-        // In memory the heads of a query stand side by side, as what merges them wants it.
-        tensor(output, Shape::new([batch, query_len, n_heads, d_value])).transpose(1, 2)
+        inputs.attend()
     }
 }
 
@@ -75,7 +70,8 @@ pub(in super::super) fn attention_of_tensors(
 }
 
 /// The tensors of one call, in the order in which the kernel reads them.
-struct HeldInputs {
+#[derive(Clone, Debug)]
+pub(super) struct HeldInputs {
     query: FlexTensor,
     key: FlexTensor,
     value: FlexTensor,
@@ -85,7 +81,7 @@ struct HeldInputs {
 }
 
 impl HeldInputs {
-    fn new(
+    pub(super) fn new(
         sequences: [FlexTensor; 3],
         bias: Option<FlexTensor>,
         hidden: [Option<BoolTensor<Flex>>; 2],
@@ -96,11 +92,42 @@ impl HeldInputs {
         Self { query, key, value, bias: bias.map(dense), hidden, rule }
     }
 
-    fn sequences(&self) -> Sequences<'_> {
+    /// `[batch, n_heads, query_len, d_value]`.
+    pub(super) fn attend(&self) -> FlexTensor {
+        self.attend_into(None)
+    }
+
+    /// As [`attend`](Self::attend), and the logarithm of the sum of the exponentials of each row of scores,
+    /// `[batch, query_len, n_heads]`.
+    pub(super) fn attend_with_log_sums(&self) -> (FlexTensor, Vec<f32>) {
+        let [batch, n_heads, query_len, _] = dims(&self.query);
+        let mut log_sums = vec![0.0; batch * query_len * n_heads];
+        (self.attend_into(Some(&mut log_sums)), log_sums)
+    }
+
+    fn attend_into(&self, log_sums: Option<&mut [f32]>) -> FlexTensor {
+        let [batch, n_heads, query_len, _] = dims(&self.query);
+        let d_value = dims(&self.value)[3];
+        let mut output = vec![0.0; batch * query_len * n_heads * d_value];
+        attention(self.sequences(), &self.scores(), &mut output, log_sums);
+        // In memory the heads of a query stand side by side, as what merges them wants it.
+        tensor(output, Shape::new([batch, query_len, n_heads, d_value])).transpose(1, 2)
+    }
+
+    /// Queries, keys and values.
+    pub(super) fn tensors(&self) -> [&FlexTensor; 3] {
+        [&self.query, &self.key, &self.value]
+    }
+
+    pub(super) fn bias(&self) -> Option<&FlexTensor> {
+        self.bias.as_ref()
+    }
+
+    pub(super) fn sequences(&self) -> Sequences<'_> {
         Sequences { query: view(&self.query), key: view(&self.key), value: view(&self.value) }
     }
 
-    fn scores(&self) -> Scores<'_> {
+    pub(super) fn scores(&self) -> Scores<'_> {
         let marks = |marks| -> PerScore<u8> {
             let start = FlexTensor::layout(marks).start_offset();
             PerScore::repeated(&marks.storage::<u8>()[start..], dims(marks))
@@ -114,7 +141,7 @@ impl HeldInputs {
 }
 
 /// `x`, its last axis without gaps and no axis backwards.
-fn with_whole_rows(x: FlexTensor) -> FlexTensor {
+pub(super) fn with_whole_rows(x: FlexTensor) -> FlexTensor {
     let strides = x.layout().strides();
     let is_whole = (strides[3] == 1 || dims(&x)[3] == 1) && strides.iter().all(|&stride| stride >= 0);
     if is_whole { x } else { dense(x) }
@@ -124,7 +151,7 @@ fn dims(x: &FlexTensor) -> [usize; 4] {
     std::array::from_fn(|axis| x.layout().shape()[axis])
 }
 
-fn view(x: &FlexTensor) -> View<'_> {
+pub(super) fn view(x: &FlexTensor) -> View<'_> {
     let layout = x.layout();
     View {
         numbers: &x.storage::<f32>()[layout.start_offset()..],

@@ -1,10 +1,15 @@
 //! Attention in tiles with a running softmax over numbers in host memory
 //! ([Dao 2023](https://arxiv.org/abs/2307.08691)): hidden tiles are skipped, and no score square is held.
 
+#[cfg(feature = "flex")]
+mod backward;
+mod changes;
 #[cfg(feature = "ndarray")]
 mod data;
 #[cfg(feature = "flex")]
 mod flex;
+#[cfg(feature = "flex")]
+mod gradient;
 #[cfg(test)]
 mod tests;
 mod tile;

@@ -4,24 +4,18 @@
 //! vectors and need no sum across one, and both products read their inputs in the order in which they lie:
 //! `Sᵀ = K · Qᵀ` and `Oᵀ = Vᵀ · Pᵀ`.
 
-use std::f32::consts::{LN_2, LOG2_E};
-use std::ops::Range;
+use std::f32::consts::LN_2;
 
 use pulp::{Simd, WithSimd};
 
-use super::super::exponential::tanh;
-use super::view::{PerRow, Rows, View};
-use super::{ScoreRule, Scores};
+use super::Scores;
+use super::changes::{Changes, HIDDEN, LOWEST_VISIBLE, Place};
+use super::view::{Rows, View};
 
 /// Vectors of rows in a tile at most.
 pub(super) const VECTORS: usize = 3;
 /// Keys that a tile takes at a time: their scores stay in the nearest cache.
 const KEYS: usize = 128;
-
-/// Scores of hidden keys; finite, so that a row without any visible key gives no NaN on the way.
-const HIDDEN: f32 = -1e30;
-/// Lowest score that a bias can give a visible key.
-const LOWEST_VISIBLE: f32 = -1e29;
 
 /// What all tiles of a task read.
 pub(super) struct Inputs<'a> {
@@ -66,20 +60,14 @@ fn tile<S: Simd, const ROWS: usize, const N: usize>(simd: S, tile: Tile<ROWS>) {
     let [_, n_heads, query_len, d_head] = queries.dims;
     let group = n_heads / n_kv_heads;
     let lanes = N * S::F32_LANES;
-    let head_and_query = |row: usize| (kv_head * group + (first_row + row) % group, (first_row + row) / group);
-    let places = || (0..output.len()).map(head_and_query).map(|(head, query)| [batch, head, query]);
     let place = Place { first_row, rows: output.len(), group, offset: key_len as isize - query_len as isize };
-    let changes = Changes {
-        rule: scores.rule,
-        bias: scores.bias.map(|bias| bias.of_rows(places())),
-        hidden: scores.hidden.iter().map(|hidden| hidden.of_rows(places())).collect(),
-    };
+    let changes = Changes::new(scores, batch, kv_head, place);
 
     let zero = [simd.splat_f32s(0.0); N];
     let mut query = vec![zero; d_head];
     let scale = (scores.rule.scale * f64::from(changes.unit())) as f32;
     for row in 0..output.len() {
-        let (head, at) = head_and_query(row);
+        let (head, at) = place.head_and_query(kv_head, row);
         let numbers = queries.row(batch, head, at);
         for (query, number) in flat_mut::<S, N>(&mut query).chunks_mut(lanes).zip(numbers) {
             query[row] = number * scale;
@@ -125,107 +113,6 @@ fn tile<S: Simd, const ROWS: usize, const N: usize>(simd: S, tile: Tile<ROWS>) {
 
 fn flat_mut<S: Simd, const N: usize>(vectors: &mut [[S::f32s; N]]) -> &mut [f32] {
     pulp::bytemuck::cast_slice_mut(vectors.as_flattened_mut())
-}
-
-/// Where the rows of a tile stand.
-#[derive(Clone, Copy)]
-struct Place {
-    first_row: usize,
-    rows: usize,
-    /// Query heads that read one head of keys.
-    group: usize,
-    /// Position of the first query among the keys.
-    offset: isize,
-}
-
-impl Place {
-    /// Positions of the first and the last query among the keys.
-    fn positions(&self) -> [isize; 2] {
-        [self.first_row, self.first_row + self.rows - 1].map(|row| (row / self.group) as isize + self.offset)
-    }
-
-    /// The keys that any of the rows may see, as far as causality and window tell.
-    fn seen(&self, rule: &ScoreRule, key_len: usize) -> Range<usize> {
-        let [first, last] = self.positions();
-        let clamp = |position: isize| position.clamp(0, key_len as isize) as usize;
-        let end = match (rule.is_causal, rule.window) {
-            (true, _) => clamp(last + 1),
-            (false, Some(window)) => clamp(last + window as isize),
-            (false, None) => key_len,
-        };
-        let start = rule.window.map_or(0, |window| clamp(first + 1 - window as isize));
-        start.min(end)..end
-    }
-
-    /// The lanes whose query may see `key`.
-    fn lanes_that_see(&self, key: usize, rule: &ScoreRule, lanes: usize) -> Range<usize> {
-        let ahead = key as isize - self.offset;
-        let lane_of = |query: isize| {
-            let lane = query.saturating_mul(self.group as isize).saturating_sub(self.first_row as isize);
-            lane.clamp(0, lanes as isize) as usize
-        };
-        let from = match (rule.is_causal, rule.window) {
-            (true, _) => lane_of(ahead),
-            (false, Some(window)) => lane_of(ahead - window as isize + 1),
-            (false, None) => 0,
-        };
-        let to = rule.window.map_or(lanes, |window| lane_of(ahead + window as isize));
-        from..to.max(from)
-    }
-}
-
-/// What is done with the products of some rows.
-struct Changes<'a> {
-    rule: ScoreRule,
-    bias: Option<PerRow<'a, f32>>,
-    hidden: Vec<PerRow<'a, u8>>,
-}
-
-impl Changes<'_> {
-    /// Weights are powers of two. The factor for that is in the queries already, unless something comes between.
-    fn unit(&self) -> f32 {
-        if self.is_linear() { LOG2_E } else { 1.0 }
-    }
-
-    fn is_linear(&self) -> bool {
-        self.rule.softcap.is_none() && self.bias.is_none()
-    }
-
-    /// Softcap, bias and mask on the scores of keys from `start` on, a row of `lanes` for each.
-    #[inline(always)]
-    fn apply(&self, scores: &mut [f32], lanes: usize, place: Place, start: usize) {
-        if let Some(cap) = self.rule.softcap {
-            let (cap, inverse) = (cap as f32, (1.0 / cap) as f32);
-            scores.iter_mut().for_each(|score| *score = cap * tanh(*score * inverse));
-        }
-        let count = scores.len() / lanes;
-        let keys = || start..start + count;
-        if let Some(bias) = &self.bias {
-            for (key, scores) in keys().zip(scores.chunks_mut(lanes)) {
-                bias.zip(key, &mut scores[..place.rows], |score, bias| {
-                    // A finite bias, however low, leaves its key visible: it must stay above a hidden one.
-                    *score = if bias < f32::MIN { HIDDEN } else { (*score + bias).max(LOWEST_VISIBLE) };
-                });
-            }
-        }
-        if !self.is_linear() {
-            scores.iter_mut().for_each(|score| *score *= LOG2_E);
-        }
-        for hidden in &self.hidden {
-            for (key, scores) in keys().zip(scores.chunks_mut(lanes)) {
-                hidden.zip(key, &mut scores[..place.rows], |score, hidden| {
-                    *score = if hidden == 0 { *score } else { HIDDEN };
-                });
-            }
-        }
-        if self.rule.is_causal || self.rule.window.is_some() {
-            for (key, scores) in keys().zip(scores.chunks_mut(lanes)) {
-                let seen = place.lanes_that_see(key, &self.rule, lanes);
-                scores[..seen.start].fill(HIDDEN);
-                scores[seen.end..].fill(HIDDEN);
-            }
-        }
-    }
 }
 
 /// `weights = keys · query`.
@@ -319,7 +206,7 @@ fn add_values<S: Simd, const ROWS: usize, const N: usize>(
 
 /// `2ˣ` of numbers that are not positive, within 1.2e-7 of its size; zero below −126.
 #[inline(always)]
-fn exp2<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
+pub(super) fn exp2<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     /// Adding it rounds to a whole number, which then stands in the lowest bits.
     const ROUND: f32 = 12_582_912.0; // 1.5 · 2²³
     /// Of (2ˣ − 1) / x, interpolated at the Chebyshev points of |x| ≤ 1/2.
