@@ -2,10 +2,11 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, DropoutConfig, Initializer};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Faults;
+use crate::kernel;
 use crate::norm::{Norm, NormConfig};
 use crate::positions::{LearnedPositions, Positions, sinusoidal};
 use crate::projection::Projection;
@@ -166,7 +167,7 @@ impl Embedding {
     /// - output: `[batch, seq, d_model]`
     pub fn forward(&self, ids: &[Vec<i64>], positions: &[Vec<Option<usize>>], types: Option<&[Vec<i64>]>) -> Tensor<3> {
         let device = self.tokens.val().device();
-        let mut x = lookup(self.tokens.val(), ids, |id| *id, &device);
+        let mut x = lookup(self.tokens.val(), ids, |id| *id as usize);
         if self.factor != 1.0 {
             x = x * self.factor;
         }
@@ -176,10 +177,10 @@ impl Embedding {
         if let Some(table) = &self.positions {
             // The row before the first position belongs to padding.
             let row = |position: &Option<usize>| match position {
-                Some(position) => (position + self.offset) as i64,
-                None => self.offset as i64 - 1,
+                Some(position) => position + self.offset,
+                None => self.offset - 1,
             };
-            x = x + lookup(table.val(), positions, row, &device);
+            x = x + lookup(table.val(), positions, row);
         }
         if self.is_sinusoidal {
             let [_, seq, d_model] = x.dims();
@@ -189,7 +190,7 @@ impl Embedding {
         }
         if let Some(table) = &self.types {
             x = x + match types {
-                Some(types) => lookup(table.val(), types, |id| *id, &device),
+                Some(types) => lookup(table.val(), types, |id| *id as usize),
                 None => table.val().slice_dim(0, 0..1).unsqueeze(),
             };
         }
@@ -201,10 +202,8 @@ impl Embedding {
 }
 
 /// Rows of `table`, one per entry, `[rows, seq, width]`.
-fn lookup<T>(table: Tensor<2>, entries: &[Vec<T>], row: impl Fn(&T) -> i64, device: &Device) -> Tensor<3> {
+fn lookup<T>(table: Tensor<2>, entries: &[Vec<T>], row: impl Fn(&T) -> usize) -> Tensor<3> {
     let (rows, seq) = (entries.len(), entries.first().map_or(0, Vec::len));
     let [_, width] = table.dims();
-    let indices: Vec<i64> = entries.iter().flatten().map(row).collect();
-    let indices = Tensor::<1, Int>::from_data(TensorData::new(indices, [rows * seq]), device);
-    table.select(0, indices).reshape([rows, seq, width])
+    kernel::lookup(table, entries.iter().flatten().map(row).collect()).reshape([rows, seq, width])
 }

@@ -22,6 +22,8 @@ mod function;
 #[cfg(feature = "flex")]
 mod linear;
 #[cfg(feature = "flex")]
+mod lookup;
+#[cfg(feature = "flex")]
 mod matvec;
 #[cfg(not(feature = "flex"))]
 mod no_arena;
@@ -45,7 +47,7 @@ mod switch;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod team;
 
-use burn::tensor::{DType, Device, Tensor, module};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, module};
 
 #[cfg(all(feature = "flex", feature = "train"))]
 pub(crate) use adamw::{AdamWStep, adamw};
@@ -143,7 +145,7 @@ pub(crate) fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Opti
     y
 }
 
-/// [`linear`] of one `x` with each of several weights; one product where [`lay_out`] has laid them side by side.
+/// [`linear`] of one `x` with each of several weights; one product where [`weight_arena`] has laid them side by side.
 pub(crate) fn linears<const D: usize, const N: usize>(
     x: Tensor<D>,
     parameters: [(Tensor<2>, Option<Tensor<1>>); N],
@@ -152,6 +154,24 @@ pub(crate) fn linears<const D: usize, const N: usize>(
         #[cfg(feature = "flex")]
         Some(HostMemory::InPlace) if parameters.iter().all(linear::takes) => linear::linears(x, parameters),
         _ => parameters.map(|(weight, bias)| module::linear(x.clone(), weight, bias)),
+    }
+}
+
+/// Rows of a table `[rows, width]`, one for each index: `[indices, width]`.
+///
+/// # Panics
+///
+/// When an index is none of a row, on flex; other backends may read other memory.
+pub(crate) fn lookup(table: Tensor<2>, indices: Vec<usize>) -> Tensor<2> {
+    match host_memory(&table) {
+        #[cfg(feature = "flex")]
+        Some(HostMemory::InPlace) => lookup::lookup(table, indices),
+        _ => {
+            let data: Vec<i64> = indices.into_iter().map(|index| index as i64).collect();
+            let device = table.device();
+            let len = data.len();
+            table.select(0, Tensor::<1, Int>::from_data(TensorData::new(data, [len]), &device))
+        }
     }
 }
 
