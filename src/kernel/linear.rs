@@ -9,7 +9,7 @@ use burn::tensor::{DType, Tensor};
 
 use super::flex::{Rows, dense, numbers, tensor};
 use super::optional::OptionalFloat;
-use super::product::{Matrix, add_product};
+use super::product::{self, Matrix};
 
 #[burn::backend::backend_extension(Flex)]
 pub trait LinearKernels: Backend {
@@ -134,14 +134,17 @@ fn products<const N: usize>(
         if y.is_empty() {
             return y;
         }
-        for row in y.chunks_mut(weight.dims[1]) {
-            for (first, bias) in biases {
-                if let Some(bias) = bias {
-                    row[*first..][..bias.len()].copy_from_slice(bias);
+        let has_bias = biases.iter().any(|(_, bias)| bias.is_some());
+        if has_bias {
+            for row in y.chunks_mut(weight.dims[1]) {
+                for (first, bias) in biases {
+                    if let Some(bias) = bias {
+                        row[*first..][..bias.len()].copy_from_slice(bias);
+                    }
                 }
             }
         }
-        add_product(&rows, count, weight, &mut y);
+        product::product(&rows, count, weight, &mut y, has_bias);
         y
     };
     let biases = biases.each_ref().map(|bias| bias.as_ref().map(numbers));

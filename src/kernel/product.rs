@@ -16,12 +16,18 @@ pub(super) struct Matrix<'a> {
 /// Rows up to which a product is limited by reading the matrix, so that each row is taken alone.
 const FEW: usize = 3;
 
-/// `y += x · weight`, both `count` rows; `y` has rows without gaps.
-pub(super) fn add_product(x: &Rows, count: usize, weight: Matrix, y: &mut [f32]) {
+/// `y = x · weight`, added to what is there where `adds`, both `count` rows; `y` has rows without gaps.
+///
+/// To add to zeros that the system has promised and not yet given is slow: reading maps a page of zeros, and the write
+/// behind it maps another and makes all threads forget the first.
+pub(super) fn product(x: &Rows, count: usize, weight: Matrix, y: &mut [f32], adds: bool) {
     let [d_input, d_output] = weight.dims;
     assert_eq!(x.width, d_input, "rows are as wide as the matrix is high");
     assert_eq!(y.len(), count * d_output, "there is one output for each row and column");
     if count <= FEW {
+        if !adds {
+            y.fill(0.0);
+        }
         for (row, y) in y.chunks_mut(d_output).enumerate() {
             matvec::add_product(x.row(row), weight, y);
         }
@@ -37,7 +43,7 @@ pub(super) fn add_product(x: &Rows, count: usize, weight: Matrix, y: &mut [f32])
         let numbers = &weight.numbers[first * weight.strides[1]..];
         let weight = Matrix { numbers, dims: [d_input, columns], strides: weight.strides };
         // SAFETY: `y` has `count` rows of `d_output` numbers, so these columns lie in it; no other index has any of them.
-        unsafe { multiply(x, weight, y.from(first), true) };
+        unsafe { multiply(x, weight, y.from(first), adds) };
     });
 }
 
@@ -116,7 +122,7 @@ unsafe fn multiply(a: Matrix, b: Matrix, y: Columns, adds: bool) {
 #[cfg(test)]
 mod tests {
     use super::super::flex::Rows;
-    use super::{Matrix, add_product};
+    use super::{Matrix, product};
 
     /// Of the sum, and of one where it is smaller. Sums on the way reach 30, so that an addition is rounded by 1e-6; of the 40
     /// additions in each lane about the root of their number arrives.
@@ -134,16 +140,18 @@ mod tests {
                 let numbers: Vec<f32> = (0..count * stride).map(number).collect();
                 let x = Rows { numbers: &numbers, width: d_input, stride };
                 let weights: Vec<f32> = (0..(d_input + 2) * (d_output + 2)).map(|i| number(i + 77)).collect();
-                for strides in [[d_output + 2, 1], [1, d_input + 2]] {
+                for (strides, adds) in [([d_output + 2, 1], true), ([1, d_input + 2], false), ([1, d_input + 2], true)]
+                {
                     let weight = Matrix { numbers: &weights, dims, strides };
                     let mut y: Vec<f32> = (0..count * d_output).map(|i| number(i + 5)).collect();
-                    add_product(&x, count, weight, &mut y);
+                    product(&x, count, weight, &mut y, adds);
                     for (index, y) in y.iter().enumerate() {
                         let (row, column) = (index / d_output, index % d_output);
                         let products = (0..d_input).map(|i| {
                             f64::from(x.row(row)[i]) * f64::from(weights[i * strides[0] + column * strides[1]])
                         });
-                        let expected = products.sum::<f64>() + f64::from(number(index + 5));
+                        let before = if adds { f64::from(number(index + 5)) } else { 0.0 };
+                        let expected = products.sum::<f64>() + before;
                         let error = (f64::from(*y) - expected).abs() / expected.abs().max(1.0);
                         assert!(error <= TOLERANCE, "{count} rows, {dims:?}, {strides:?}: {y}, expected {expected}");
                     }
