@@ -11,7 +11,7 @@ use super::flex::{Rows, dense, numbers, tensor};
 use super::optional::OptionalFloat;
 use super::product::{self, Matrix};
 
-#[burn::backend::backend_extension(Flex)]
+#[burn::backend::backend_extension(Flex, Autodiff)]
 pub trait LinearKernels: Backend {
     /// `x · weight + bias` over the last axis, of 32-bit numbers.
     fn linear_kernel(
@@ -70,11 +70,12 @@ impl LinearKernels for Flex {
     }
 }
 
-/// Whether the kernels take these parameters.
-pub(super) fn takes((weight, bias): &(Tensor<2>, Option<Tensor<1>>)) -> bool {
-    let is_plain = |dtype: DType, is_autodiff: bool| dtype == DType::F32 && !is_autodiff;
-    is_plain(weight.dtype(), weight.is_autodiff())
-        && bias.as_ref().is_none_or(|bias| is_plain(bias.dtype(), bias.is_autodiff()))
+/// Whether the kernels take these parameters beside an input that is recorded for gradients or not. A parameter that
+/// differs in this has a backend of another type.
+pub(super) fn takes((weight, bias): &(Tensor<2>, Option<Tensor<1>>), is_recorded: bool) -> bool {
+    let is_alike = |dtype: DType, is_autodiff: bool| dtype == DType::F32 && is_autodiff == is_recorded;
+    is_alike(weight.dtype(), weight.is_autodiff())
+        && bias.as_ref().is_none_or(|bias| is_alike(bias.dtype(), bias.is_autodiff()))
 }
 
 /// Affine maps of one flex tensor of 32-bit numbers; one product where the weights are columns of one matrix in memory.
@@ -129,6 +130,7 @@ fn products<const N: usize>(
         shape
     };
     let count = shape_of(1).num_elements();
+    let rows = Matrix { numbers: rows.numbers, dims: [count, rows.width], strides: [rows.stride, 1] };
     let product = |weight: Matrix, biases: &[(usize, Option<&[f32]>)]| {
         let mut y = vec![0.0; count * weight.dims[1]];
         if y.is_empty() {
@@ -144,7 +146,7 @@ fn products<const N: usize>(
                 }
             }
         }
-        product::product(&rows, count, weight, &mut y, has_bias);
+        product::product(rows, weight, &mut y, has_bias);
         y
     };
     let biases = biases.each_ref().map(|bias| bias.as_ref().map(numbers));
@@ -164,13 +166,14 @@ fn products<const N: usize>(
 }
 
 /// `weight`, one of its axes without gaps and none backwards.
-fn with_whole_lines(weight: FlexTensor) -> FlexTensor {
+pub(super) fn with_whole_lines(weight: FlexTensor) -> FlexTensor {
     let strides = weight.layout().strides();
     let is_whole = strides.contains(&1) && strides.iter().all(|&stride| stride >= 0);
     if is_whole { weight } else { dense(weight) }
 }
 
-fn matrix(weight: &FlexTensor) -> Matrix<'_> {
+/// A weight, [`with_whole_lines`].
+pub(super) fn matrix(weight: &FlexTensor) -> Matrix<'_> {
     let layout = weight.layout();
     let [down, across] = [0, 1].map(|axis| layout.strides()[axis] as usize);
     let dims = [0, 1].map(|axis| layout.shape()[axis]);

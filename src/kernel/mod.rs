@@ -22,6 +22,8 @@ mod function;
 #[cfg(feature = "flex")]
 mod linear;
 #[cfg(feature = "flex")]
+mod linear_gradient;
+#[cfg(feature = "flex")]
 mod lookup;
 #[cfg(feature = "flex")]
 mod matvec;
@@ -150,9 +152,11 @@ pub(crate) fn linears<const D: usize, const N: usize>(
     x: Tensor<D>,
     parameters: [(Tensor<2>, Option<Tensor<1>>); N],
 ) -> [Tensor<D>; N] {
-    match host_memory(&x) {
+    match differentiable_host_memory(&x) {
         #[cfg(feature = "flex")]
-        Some(HostMemory::InPlace) if parameters.iter().all(linear::takes) => linear::linears(x, parameters),
+        Some(HostMemory::InPlace) if parameters.iter().all(|each| linear::takes(each, x.is_autodiff())) => {
+            linear::linears(x, parameters)
+        }
         _ => parameters.map(|(weight, bias)| module::linear(x.clone(), weight, bias)),
     }
 }

@@ -2,7 +2,6 @@
 
 use gemm::Parallelism;
 
-use super::flex::Rows;
 use super::{matvec, parallel};
 
 /// `[d_input, d_output]` in memory, one of the two axes without gaps.
@@ -13,27 +12,35 @@ pub(super) struct Matrix<'a> {
     pub strides: [usize; 2],
 }
 
+impl Matrix<'_> {
+    /// The same numbers with rows for columns.
+    pub fn transposed(self) -> Self {
+        let [[height, width], [down, across]] = [self.dims, self.strides];
+        Self { dims: [width, height], strides: [across, down], ..self }
+    }
+}
+
 /// Rows up to which a product is limited by reading the matrix, so that each row is taken alone.
 const FEW: usize = 3;
 
-/// `y = x · weight`, added to what is there where `adds`, both `count` rows; `y` has rows without gaps.
+/// `y = x · weight`, added to what is there where `adds`; `y` has rows without gaps.
 ///
 /// To add to zeros that the system has promised and not yet given is slow: reading maps a page of zeros, and the write
 /// behind it maps another and makes all threads forget the first.
-pub(super) fn product(x: &Rows, count: usize, weight: Matrix, y: &mut [f32], adds: bool) {
-    let [d_input, d_output] = weight.dims;
-    assert_eq!(x.width, d_input, "rows are as wide as the matrix is high");
+pub(super) fn product(x: Matrix, weight: Matrix, y: &mut [f32], adds: bool) {
+    let [count, d_input] = x.dims;
+    let d_output = weight.dims[1];
+    assert_eq!(weight.dims[0], d_input, "rows are as wide as the matrix is high");
     assert_eq!(y.len(), count * d_output, "there is one output for each row and column");
-    if count <= FEW {
+    if count <= FEW && x.strides[1] == 1 {
         if !adds {
             y.fill(0.0);
         }
         for (row, y) in y.chunks_mut(d_output).enumerate() {
-            matvec::add_product(x.row(row), weight, y);
+            matvec::add_product(&x.numbers[row * x.strides[0]..][..d_input], weight, y);
         }
         return;
     }
-    let x = Matrix { numbers: x.numbers, dims: [count, d_input], strides: [x.stride, 1] };
     let y = Columns { start: y.as_mut_ptr(), stride: d_output };
     // Each thread multiplies its columns alone, so that none packs what another has packed and none is woken late.
     let share = d_output.div_ceil(parallel::threads()).next_multiple_of(STEP);
@@ -121,7 +128,6 @@ unsafe fn multiply(a: Matrix, b: Matrix, y: Columns, adds: bool) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flex::Rows;
     use super::{Matrix, product};
 
     /// Of the sum, and of one where it is smaller. Sums on the way reach 30, so that an addition is rounded by 1e-6; of the 40
@@ -138,17 +144,18 @@ mod tests {
             for dims @ [d_input, d_output] in [[1, 1], [3, 5], [8, 64], [37, 130], [600, 200], [129, 1030]] {
                 let stride = d_input + 3;
                 let numbers: Vec<f32> = (0..count * stride).map(number).collect();
-                let x = Rows { numbers: &numbers, width: d_input, stride };
+                let x = Matrix { numbers: &numbers, dims: [count, d_input], strides: [stride, 1] };
                 let weights: Vec<f32> = (0..(d_input + 2) * (d_output + 2)).map(|i| number(i + 77)).collect();
                 for (strides, adds) in [([d_output + 2, 1], true), ([1, d_input + 2], false), ([1, d_input + 2], true)]
                 {
                     let weight = Matrix { numbers: &weights, dims, strides };
                     let mut y: Vec<f32> = (0..count * d_output).map(|i| number(i + 5)).collect();
-                    product(&x, count, weight, &mut y, adds);
+                    product(x, weight, &mut y, adds);
                     for (index, y) in y.iter().enumerate() {
                         let (row, column) = (index / d_output, index % d_output);
                         let products = (0..d_input).map(|i| {
-                            f64::from(x.row(row)[i]) * f64::from(weights[i * strides[0] + column * strides[1]])
+                            f64::from(numbers[row * stride + i])
+                                * f64::from(weights[i * strides[0] + column * strides[1]])
                         });
                         let before = if adds { f64::from(number(index + 5)) } else { 0.0 };
                         let expected = products.sum::<f64>() + before;
