@@ -53,8 +53,8 @@ pub struct BenchOptions {
     /// Runs of each row, of which the median counts. Fewer, but at least three, count where a group of rows takes more than
     /// a minute. Default: 7.
     pub samples: usize,
-    /// The folder that holds the models of [`BenchRow::Decode`], [`BenchRow::Prefill`] and [`BenchRow::Embed`], each in a
-    /// folder `smollm2-135m-instruct` or `all-minilm-l6-v2`.
+    /// The folder that holds the models of [`BenchRow::Decode`], [`BenchRow::DecodeQuantised`], [`BenchRow::Prefill`] and
+    /// [`BenchRow::Embed`], each in a folder `smollm2-135m-instruct` or `all-minilm-l6-v2`.
     pub models: Option<PathBuf>,
 }
 
@@ -164,6 +164,7 @@ fn prepare<'a>(row: BenchRow, device: &'a Device, options: &BenchOptions) -> Res
             None => Ok(modules::attention(device, AttentionKernel::Composed)),
         },
         BenchRow::Decode => models::decode(&model(DECODER)?, device).map_err(said),
+        BenchRow::DecodeQuantised => models::decode_quantised(&model(DECODER)?, device).map_err(said)?,
         BenchRow::Prefill => models::prefill(&model(DECODER)?, device).map_err(said),
         BenchRow::Embed => models::embed(&model("all-minilm-l6-v2")?, device).map_err(said),
         #[cfg(feature = "train")]

@@ -5,6 +5,7 @@ use burn::nn::{Dropout, DropoutConfig, Initializer};
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
+use crate::blocks::Blocks;
 use crate::error::Faults;
 use crate::kernel;
 use crate::norm::{Norm, NormConfig};
@@ -126,6 +127,7 @@ impl EmbeddingConfig {
                 EmbeddingScale::Constant(factor) => factor,
             },
             is_sinusoidal: matches!(positions, Positions::Sinusoidal),
+            blocks: Blocks::default(),
             offset: match positions {
                 Positions::Learned(LearnedPositions { offset, .. }) => *offset,
                 _ => 0,
@@ -151,6 +153,8 @@ pub struct Embedding {
     factor: f64,
     is_sinusoidal: bool,
     offset: usize,
+    #[module(skip)]
+    pub(crate) blocks: Blocks,
 }
 
 impl Embedding {
@@ -166,8 +170,12 @@ impl Embedding {
     /// - positions: `batch` rows or one row of `seq` numbers
     /// - output: `[batch, seq, d_model]`
     pub fn forward(&self, ids: &[Vec<i64>], positions: &[Vec<Option<usize>>], types: Option<&[Vec<i64>]>) -> Tensor<3> {
-        let device = self.tokens.val().device();
-        let mut x = lookup(self.tokens.val(), ids, |id| *id as usize);
+        let device = self.tokens.lazy_device();
+        let token = |id: &i64| *id as usize;
+        let mut x = match self.blocks.of(&self.tokens) {
+            Some(table) => in_sequences(ids, token, |rows| kernel::quantised_lookup(table, rows, &device)),
+            None => lookup(self.tokens.val(), ids, token),
+        };
         if self.factor != 1.0 {
             x = x * self.factor;
         }
@@ -203,7 +211,16 @@ impl Embedding {
 
 /// Rows of `table`, one per entry, `[rows, seq, width]`.
 fn lookup<T>(table: Tensor<2>, entries: &[Vec<T>], row: impl Fn(&T) -> usize) -> Tensor<3> {
+    in_sequences(entries, row, |rows| kernel::lookup(table, rows))
+}
+
+fn in_sequences<T>(
+    entries: &[Vec<T>],
+    row: impl Fn(&T) -> usize,
+    lookup: impl FnOnce(Vec<usize>) -> Tensor<2>,
+) -> Tensor<3> {
     let (rows, seq) = (entries.len(), entries.first().map_or(0, Vec::len));
-    let [_, width] = table.dims();
-    kernel::lookup(table, entries.iter().flatten().map(row).collect()).reshape([rows, seq, width])
+    let found = lookup(entries.iter().flatten().map(row).collect());
+    let [_, width] = found.dims();
+    found.reshape([rows, seq, width])
 }

@@ -121,7 +121,7 @@ impl FeedForward {
     ///
     /// When the last axis is not `d_model`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let [d_model, _] = self.up.weight.shape().dims();
+        let [d_model, _] = self.up.weight.lazy_shape().dims();
         assert_shape!(x, [.., d_model]);
         if x.shape().num_elements() == 0 {
             return x;

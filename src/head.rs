@@ -6,6 +6,8 @@ use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::activation::Activation;
+use crate::blocks::Blocks;
+use crate::embedding::Embedding;
 use crate::error::Faults;
 use crate::kernel;
 use crate::norm::{Norm, NormConfig};
@@ -84,6 +86,7 @@ impl HeadConfig {
             transform: self.transform,
             scale: self.scale,
             softcap: self.softcap,
+            blocks: Blocks::default(),
         }
     }
 }
@@ -103,21 +106,22 @@ pub struct LanguageModelHead {
     transform: Option<Activation>,
     scale: f64,
     softcap: Option<f64>,
+    #[module(skip)]
+    pub(crate) blocks: Blocks,
 }
 
 impl LanguageModelHead {
-    /// The logits of hidden states; `tokens` is the token table, used where the head is tied.
+    /// The logits of hidden states; a tied head takes the token table of `embedding`.
     ///
     /// # Shapes
     ///
     /// - x: `[batch, seq, width]`
-    /// - tokens: `[vocab_size, width]`
     /// - output: `[batch, seq, vocab_size]`
     ///
     /// # Panics
     ///
-    /// When the head is tied and no table is given, or shapes do not fit.
-    pub fn forward(&self, mut x: Tensor<3>, tokens: Option<Tensor<2>>) -> Tensor<3> {
+    /// When the head is tied and no embedding is given, or shapes do not fit.
+    pub fn forward(&self, mut x: Tensor<3>, embedding: Option<&Embedding>) -> Tensor<3> {
         if let Some(dense) = &self.dense {
             x = dense.forward(x);
         }
@@ -127,15 +131,20 @@ impl LanguageModelHead {
         if let Some(norm) = &self.norm {
             x = norm.forward(x);
         }
-        let weight = match &self.weight {
-            Some(weight) => weight.val(),
-            None => tokens.expect("a tied head needs the token table"),
+        let (weight, blocks) = match (&self.weight, embedding) {
+            (Some(weight), _) => (weight, &self.blocks),
+            (None, Some(embedding)) => (&embedding.tokens, &embedding.blocks),
+            (None, None) => panic!("a tied head needs the embedding"),
         };
         // One product over all rows: a batch of small products is slower on every backend.
         let [batch, seq, width] = x.dims();
-        let [vocab_size, _] = weight.dims();
+        let x = x.reshape([batch * seq, width]);
+        let [vocab_size, _] = weight.lazy_shape().dims();
         let bias = self.bias.as_ref().map(Param::val);
-        let mut logits = kernel::linear(x.reshape([batch * seq, width]), weight.transpose(), bias);
+        let [mut logits] = match blocks.beside(weight, &x) {
+            Some(blocks) => kernel::quantised_linears(x, [blocks], [bias]),
+            None => kernel::linears(x, [(weight.val().transpose(), bias)]),
+        };
         if self.scale != 1.0 {
             logits = logits * self.scale;
         }

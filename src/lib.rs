@@ -38,6 +38,7 @@ pub mod adapters;
 pub mod attention;
 pub mod backend;
 pub mod bench;
+mod blocks;
 mod config_reader;
 pub mod cost;
 pub mod embedding;

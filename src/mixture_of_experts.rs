@@ -159,7 +159,7 @@ impl MixtureOfExperts {
     /// As [`forward`](Self::forward), where `route` sends tokens to experts, given the probabilities,
     /// `[tokens, n_experts]`.
     pub(crate) fn forward_along(&self, x: Tensor<3>, route: impl FnOnce(&Tensor<2>) -> Routes) -> Tensor<3> {
-        let [d_model, _] = self.router.weight.shape().dims();
+        let [d_model, _] = self.router.weight.lazy_shape().dims();
         assert_shape!(x, [.., d_model]);
         let [batch, seq, _] = x.dims();
         if batch * seq == 0 {

@@ -2,8 +2,9 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{Device, Tensor, assert_shape};
+use burn::tensor::{DType, Device, Tensor, assert_shape};
 
+use crate::blocks::Blocks;
 use crate::kernel;
 
 /// `x · weight + bias` over the last axis.
@@ -15,13 +16,15 @@ pub struct Projection {
     pub weight: Param<Tensor<2>>,
     /// The bias, `[d_output]`.
     pub bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    pub(crate) blocks: Blocks,
 }
 
 impl Projection {
     /// A projection whose weights are drawn uniformly from `±1/√d_input` when they are first used.
     pub fn new(d_input: usize, d_output: usize, has_bias: bool, device: &Device) -> Self {
         let Linear { weight, bias } = LinearConfig::new(d_input, d_output).with_bias(has_bias).init(device);
-        Self { weight, bias }
+        Self { weight, bias, blocks: Blocks::default() }
     }
 
     /// Projects the last axis.
@@ -35,10 +38,8 @@ impl Projection {
     ///
     /// When the last axis is not `d_input`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let (weight, bias) = self.parameters();
-        let [d_input, _] = weight.dims();
-        assert_shape!(x, [.., d_input]);
-        kernel::linear(x, weight, bias)
+        let [y] = Self::forward_each([self], x);
+        y
     }
 
     /// What each of `projections` makes of the same `x`.
@@ -52,15 +53,24 @@ impl Projection {
     ///
     /// When the last axis is not `d_input`.
     pub fn forward_each<const D: usize, const N: usize>(projections: [&Self; N], x: Tensor<D>) -> [Tensor<D>; N] {
-        let parameters = projections.map(Self::parameters);
-        for (weight, _) in &parameters {
-            let [d_input, _] = weight.dims();
+        for projection in projections {
+            let [d_input, _] = projection.weight.lazy_shape().dims();
             assert_shape!(x, [.., d_input]);
         }
-        kernel::linears(x, parameters)
+        let biases = || projections.map(|projection| projection.bias.as_ref().map(Param::val));
+        let blocks = projections.map(|projection| projection.blocks.beside(&projection.weight, &x));
+        if blocks.iter().all(Option::is_some) {
+            return kernel::quantised_linears(x, blocks.map(|blocks| blocks.expect("all are there")), biases());
+        }
+        if blocks.iter().any(Option::is_some) {
+            return projections.map(|projection| projection.forward(x.clone()));
+        }
+        let mut biases = biases().into_iter();
+        kernel::linears(x, projections.map(|projection| (projection.weight.val(), biases.next().flatten())))
     }
 
-    fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>) {
-        (self.weight.val(), self.bias.as_ref().map(Param::val))
+    /// The type of the weight's numbers.
+    pub(crate) fn dtype(&self) -> DType {
+        self.blocks.dtype(&self.weight)
     }
 }

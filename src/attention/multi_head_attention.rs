@@ -259,7 +259,7 @@ impl MultiHeadAttention {
 
     /// Keys and values of `source`, normalised and split into heads, not yet turned.
     fn keys_and_values(&self, source: Tensor<3>) -> [Tensor<4>; 2] {
-        let [d_context, width] = self.key.weight.shape().dims();
+        let [d_context, width] = self.key.weight.lazy_shape().dims();
         assert_shape!(source, [_, _, d_context]);
         if is_empty(&source) {
             let [batch, key_len, _] = source.dims();
@@ -276,7 +276,7 @@ impl MultiHeadAttention {
     }
 
     fn check_input(&self, x: &Tensor<3>) {
-        let [d_model, _] = self.query.weight.shape().dims();
+        let [d_model, _] = self.query.weight.lazy_shape().dims();
         assert_shape!(x, [_, _, d_model]);
     }
 

@@ -1,12 +1,15 @@
 //! Published models.
 
+use std::collections::HashMap;
 use std::path::Path;
 
-use burn::tensor::{Device, FloatDType};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Device, FloatDType, Tensor};
 
 use super::task::{Task, Work, finish, timed};
 use crate::cost::{Call, forward_flops, roofline};
 use crate::error::Error;
+use crate::kernel::{BLOCK, BlockKind, to_q8_0};
 use crate::model::{ForwardOptions, Logits, ModelInput, Transformer};
 use crate::pretrained::Checkpoint;
 
@@ -15,13 +18,50 @@ const PROMPT: usize = 32;
 const STEPS: usize = 32;
 
 pub(super) fn decode<'a>(folder: &Path, device: &'a Device) -> Result<Task<'a>, Error> {
-    let model = load(folder, device)?;
+    decoding(load(folder, device)?, 0.0)
+}
+
+/// The task, or what keeps it from running.
+pub(super) fn decode_quantised<'a>(folder: &Path, device: &'a Device) -> Result<Result<Task<'a>, String>, Error> {
+    let mut model = load(folder, device)?;
+    let mut matrices = Matrices::default();
+    model.visit(&mut matrices);
+    let Matrices { found } = matrices;
+    let read = |id, is_table| -> Result<Vec<u8>, Error> {
+        let outputs = if is_table { found[&id].clone() } else { found[&id].clone().transpose() };
+        Ok(to_q8_0(outputs.into_data().as_slice().expect("numbers of 32 bits")))
+    };
+    let kept = model.keep_blocks(device, |_, _| Some(BlockKind::Q8_0), read)?;
+    if kept.is_empty() {
+        return Ok(Err("the device multiplies with numbers only".to_owned()));
+    }
+    let numbers: usize = kept.iter().map(|id| found[id].shape().num_elements()).sum();
+    let bytes = (numbers * size_of::<f32>() - numbers / BLOCK * BlockKind::Q8_0.bytes()) as f64;
+    decoding(model, bytes).map(Ok)
+}
+
+/// The matrices of a model.
+#[derive(Default)]
+struct Matrices {
+    found: HashMap<ParamId, Tensor<2>>,
+}
+
+impl ModuleVisitor for Matrices {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let [height, width] = param.lazy_shape()[..] {
+            self.found.insert(param.id, param.val().reshape([height, width]));
+        }
+    }
+}
+
+/// Decoding, for which `saved` bytes less are read than the numbers of the model have.
+fn decoding<'a>(model: Transformer, saved: f64) -> Result<Task<'a>, Error> {
     let options = ForwardOptions { logits: Logits::Last, ..ForwardOptions::default() };
     let prompt = tokens(1, PROMPT, model.config().vocab_size());
     let mut cache = model.new_cache();
     model.forward(&ModelInput::tokens(&prompt), Some(&mut cache), options)?;
     let call = Call::step(1, PROMPT + STEPS / 2);
-    let bytes = roofline(model.config(), call, FloatDType::F32, None).forward.bytes as f64;
+    let bytes = roofline(model.config(), call, FloatDType::F32, None).forward.bytes as f64 - saved;
     let run = move || {
         // What was made in the run before is made again.
         let mut cache = cache.clone();
@@ -57,8 +97,7 @@ fn load(folder: &Path, device: &Device) -> Result<Transformer, Error> {
     if !folder.exists() {
         return Err(Error::Input(format!("there is no model at `{}`; run scripts/fetch-models", folder.display())));
     }
-    let (model, _) = Checkpoint::open(folder)?.load(device, FloatDType::F32)?;
-    Ok(model)
+    Checkpoint::open(folder)?.load_numbers(device)
 }
 
 fn forward(

@@ -31,6 +31,8 @@ pub enum BenchRow {
     BurnAttention,
     /// One token of SmolLM2-135M in 32 bits, the likeliest next one after a context of 32 to 64 tokens.
     Decode,
+    /// The same with its matrices in blocks of 32 numbers of 8 bits (GGUF's Q8_0), where the device keeps such.
+    DecodeQuantised,
     /// SmolLM2-135M reading 512 tokens, logits of every position.
     Prefill,
     /// MiniLM-L6 reading 32 sequences of 128 tokens.
@@ -42,7 +44,7 @@ pub enum BenchRow {
 
 impl BenchRow {
     /// Every row.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Memory,
         Self::Block,
         Self::BurnNnBlock,
@@ -50,6 +52,7 @@ impl BenchRow {
         Self::AttentionComposed,
         Self::BurnAttention,
         Self::Decode,
+        Self::DecodeQuantised,
         Self::Prefill,
         Self::Embed,
         Self::TrainStep,
@@ -65,6 +68,7 @@ impl BenchRow {
             Self::AttentionComposed => "attention-composed",
             Self::BurnAttention => "burn-attention",
             Self::Decode => "decode",
+            Self::DecodeQuantised => "decode-quantised",
             Self::Prefill => "prefill",
             Self::Embed => "embed",
             Self::TrainStep => "train-step",

@@ -96,7 +96,7 @@ impl Switches {
         for (row, head) in without.iter().enumerate().filter_map(|(row, head)| Some((row, (*head)?))) {
             off.entry(head.place()).or_default().push((row, head.head));
         }
-        let dtype = model.layers[0].attention.query.weight.val().dtype();
+        let dtype = model.layers[0].attention.query.dtype();
         let gates = off.into_iter().map(|(place, off)| {
             let n_heads = super::n_heads(model.config(), place.part);
             let mut gates = vec![1f32; without.len() * n_heads];

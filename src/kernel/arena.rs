@@ -11,6 +11,8 @@ use burn::backend::{Backend, Dispatch, Flex};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Shape, Tensor};
 use memmap2::MmapMut;
 
+use super::large_pages::large_pages;
+
 /// Room for matrices of 32-bit numbers. The columns of the matrices of a group stand side by side, one group behind the
 /// other.
 pub(crate) struct WeightArena {
@@ -45,12 +47,7 @@ impl WeightArena {
             }
             len += group.first().map_or(0, |[height, _]| height * stride);
         }
-        let memory = MmapMut::map_anon(len * NUMBER).ok()?;
-        #[cfg(target_os = "linux")]
-        {
-            // Where the system has no large pages to give, small ones do.
-            let _ = memory.advise(memmap2::Advice::HugePage);
-        }
+        let memory = large_pages(len * NUMBER)?;
         Some(Self { memory, places, device: device.clone() })
     }
 

@@ -9,7 +9,7 @@ use burn::tensor::{DType, Tensor};
 
 use super::flex::{Rows, dense, numbers, tensor};
 use super::optional::OptionalFloat;
-use super::product::{self, Matrix};
+use super::product::{Matrix, product};
 
 #[burn::backend::backend_extension(Flex, Autodiff)]
 pub trait LinearKernels: Backend {
@@ -131,38 +131,25 @@ fn products<const N: usize>(
     };
     let count = shape_of(1).num_elements();
     let rows = Matrix { numbers: rows.numbers, dims: [count, rows.width], strides: [rows.stride, 1] };
-    let product = |weight: Matrix, biases: &[(usize, Option<&[f32]>)]| {
-        let mut y = vec![0.0; count * weight.dims[1]];
-        if y.is_empty() {
-            return y;
-        }
-        let has_bias = biases.iter().any(|(_, bias)| bias.is_some());
-        if has_bias {
-            for row in y.chunks_mut(weight.dims[1]) {
-                for (first, bias) in biases {
-                    if let Some(bias) = bias {
-                        row[*first..][..bias.len()].copy_from_slice(bias);
-                    }
-                }
-            }
-        }
-        product::product(rows, weight, &mut y, has_bias);
-        y
-    };
     let biases = biases.each_ref().map(|bias| bias.as_ref().map(numbers));
-
     if let Some(weight) = side_by_side(&weights) {
         let mut first = 0;
         let firsts = widths.map(|width| {
             first += width;
             first - width
         });
-        let biases: Vec<_> = firsts.into_iter().zip(biases).collect();
-        let y = tensor(product(weight, &biases), shape_of(weight.dims[1]));
+        let mut bias = vec![0.0; if biases.iter().any(Option::is_some) { first } else { 0 }];
+        for (first, part) in firsts.into_iter().zip(biases) {
+            if let Some(part) = part {
+                bias[first..][..part.len()].copy_from_slice(part);
+            }
+        }
+        let bias = Some(bias.as_slice()).filter(|bias| !bias.is_empty());
+        let y = tensor(product(rows, weight, bias), shape_of(weight.dims[1]));
         let axis = y.layout().shape().num_dims() - 1;
         return std::array::from_fn(|i| y.narrow(axis, firsts[i], widths[i]));
     }
-    std::array::from_fn(|i| tensor(product(matrix(&weights[i]), &[(0, biases[i])]), shape_of(widths[i])))
+    std::array::from_fn(|i| tensor(product(rows, matrix(&weights[i]), biases[i]), shape_of(widths[i])))
 }
 
 /// `weight`, one of its axes without gaps and none backwards.

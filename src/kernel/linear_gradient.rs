@@ -84,21 +84,16 @@ impl Backward<Flex, 3> for LinearBackward {
         let [d_input, d_output] = weight.dims;
         let count = shape.num_elements() / d_input;
         let dy = Matrix { numbers: numbers(&dy), dims: [count, d_output], strides: [d_output, 1] };
-        let product = |a: Matrix, b: Matrix| {
-            let mut y = vec![0.0; a.dims[0] * b.dims[1]];
-            // Of no rows there is no gradient but zero.
-            if count > 0 {
-                product(a, b, &mut y, false);
-            }
-            y
-        };
         let [x_parent, weight_parent, bias_parent] = ops.parents;
         if let Some(parent) = x_parent {
-            grads.register::<Flex>(parent.id, tensor(product(dy, weight.transposed()), shape));
+            grads.register::<Flex>(parent.id, tensor(product(dy, weight.transposed(), None), shape));
         }
         if let Some(parent) = weight_parent {
             let x = Matrix { numbers: x.numbers, dims: [count, d_input], strides: [x.stride, 1] };
-            grads.register::<Flex>(parent.id, tensor(product(x.transposed(), dy), Shape::new([d_input, d_output])));
+            grads.register::<Flex>(
+                parent.id,
+                tensor(product(x.transposed(), dy, None), Shape::new([d_input, d_output])),
+            );
         }
         if let Some(parent) = bias_parent {
             grads.register::<Flex>(parent.id, tensor(sum_of_rows(dy), Shape::new([d_output])));
@@ -160,7 +155,10 @@ mod tests {
                     };
                     let of_bias = has_bias.then(|| bias.clone());
                     let y = match is_kernel {
-                        true => kernel::linear(of_x, of_weight, of_bias),
+                        true => {
+                            let [y] = kernel::linears(of_x, [(of_weight, of_bias)]);
+                            y
+                        }
                         false => module::linear(of_x, of_weight, of_bias),
                     };
                     let factors = inputs[3].clone().autodiff().reshape([batch, seq, d_output]);

@@ -101,7 +101,7 @@ impl WithSimd for ByOutputs<'_> {
 
 /// The products of `x` with each of some rows as long.
 #[inline(always)]
-fn products<S: Simd, const ROWS: usize>(simd: S, x: &[f32], rows: [&[f32]; ROWS]) -> [f32; ROWS] {
+pub(super) fn products<S: Simd, const ROWS: usize>(simd: S, x: &[f32], rows: [&[f32]; ROWS]) -> [f32; ROWS] {
     /// Sums of each row: an addition waits for the one before it.
     const SUMS: usize = 2;
     let (head, tail) = S::as_simd_f32s(x);

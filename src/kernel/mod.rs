@@ -10,6 +10,7 @@ mod adamw;
 mod arena;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod attention;
+mod block_kind;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod elementwise;
 #[cfg(feature = "flex")]
@@ -19,6 +20,8 @@ mod exponential;
 #[cfg(feature = "flex")]
 mod flex;
 mod function;
+#[cfg(feature = "flex")]
+mod large_pages;
 #[cfg(feature = "flex")]
 mod linear;
 #[cfg(feature = "flex")]
@@ -40,6 +43,8 @@ mod parallel;
 #[cfg(feature = "flex")]
 mod product;
 #[cfg(feature = "flex")]
+mod quantised;
+#[cfg(feature = "flex")]
 mod rotation;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod scalar;
@@ -57,9 +62,12 @@ pub(crate) use adamw::{AdamWStep, adamw};
 pub(crate) use arena::WeightArena;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 pub(crate) use attention::{ScoreRule, ScoreTensors};
+pub(crate) use block_kind::{BLOCK, BlockKind, to_q8_0};
 pub(crate) use function::{Function, sigmoid};
 #[cfg(not(feature = "flex"))]
-pub(crate) use no_arena::WeightArena;
+pub(crate) use no_arena::{QuantisedArena, QuantisedMatrix, WeightArena};
+#[cfg(feature = "flex")]
+pub(crate) use quantised::{QuantisedArena, QuantisedMatrix};
 pub(crate) use switch::is_on;
 
 /// `function(x)`.
@@ -141,13 +149,8 @@ pub(crate) fn has_adamw<const D: usize>(parameter: &Tensor<D>) -> bool {
     host_memory(parameter) == Some(HostMemory::InPlace)
 }
 
-/// `x · weight + bias` over the last axis; weight `[d_input, d_output]`, bias `[d_output]`.
-pub(crate) fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
-    let [y] = linears(x, [(weight, bias)]);
-    y
-}
-
-/// [`linear`] of one `x` with each of several weights; one product where [`weight_arena`] has laid them side by side.
+/// `x · weight + bias` over the last axis with each of several weights `[d_input, d_output]` and biases `[d_output]`; one
+/// product where [`weight_arena`] has laid them side by side.
 pub(crate) fn linears<const D: usize, const N: usize>(
     x: Tensor<D>,
     parameters: [(Tensor<2>, Option<Tensor<1>>); N],
@@ -158,6 +161,49 @@ pub(crate) fn linears<const D: usize, const N: usize>(
             linear::linears(x, parameters)
         }
         _ => parameters.map(|(weight, bias)| module::linear(x.clone(), weight, bias)),
+    }
+}
+
+/// Whether a device multiplies with blocks as they are.
+pub(crate) fn keeps_blocks(device: &Device) -> bool {
+    let is_in_place = || crate::backend::host_memory(device) == Some(HostMemory::InPlace);
+    switch::is_on() && !device.is_autodiff() && is_in_place()
+}
+
+/// Whether [`quantised_linears`] takes this input.
+pub(crate) fn takes_blocks<const D: usize>(x: &Tensor<D>) -> bool {
+    host_memory(x) == Some(HostMemory::InPlace)
+}
+
+/// As [`linears`], with weights in blocks.
+pub(crate) fn quantised_linears<const D: usize, const N: usize>(
+    x: Tensor<D>,
+    weights: [QuantisedMatrix; N],
+    biases: [Option<Tensor<1>>; N],
+) -> [Tensor<D>; N] {
+    #[cfg(feature = "flex")]
+    {
+        let mut biases = biases.into_iter();
+        quantised::linears(x, weights).map(|y| match biases.next().flatten() {
+            Some(bias) => y + bias.unsqueeze(),
+            None => y,
+        })
+    }
+    #[cfg(not(feature = "flex"))]
+    {
+        let _ = (x, biases);
+        weights.map(|weight| match weight {})
+    }
+}
+
+/// As [`lookup`], of a table in blocks; on `device`.
+pub(crate) fn quantised_lookup(table: &QuantisedMatrix, indices: Vec<usize>, device: &Device) -> Tensor<2> {
+    #[cfg(feature = "flex")]
+    return quantised::rows(table, &indices, device);
+    #[cfg(not(feature = "flex"))]
+    {
+        let _ = (indices, device);
+        match *table {}
     }
 }
 
@@ -190,6 +236,18 @@ pub(crate) fn weight_arena(groups: &[Vec<[usize; 2]>], dtype: DType, device: &De
         HostMemory::InPlace => WeightArena::new(groups, device),
         _ => None,
     }
+}
+
+/// Room for matrices `[d_input, d_output]` in blocks, in groups of one input; `None` where the device computes with numbers
+/// only, or for lack of memory.
+pub(crate) fn quantised_arena(groups: &[Vec<(BlockKind, [usize; 2])>], device: &Device) -> Option<QuantisedArena> {
+    if !keeps_blocks(device) || groups.is_empty() {
+        return None;
+    }
+    #[cfg(feature = "flex")]
+    return QuantisedArena::new(groups);
+    #[cfg(not(feature = "flex"))]
+    None
 }
 
 /// How kernels reach the numbers of `x`; `None` where the composed twin is to be taken: under autodiff, for numbers

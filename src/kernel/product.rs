@@ -1,5 +1,7 @@
 //! Products of rows with a matrix of weights.
 
+use std::ops::Range;
+
 use gemm::Parallelism;
 
 use super::{matvec, parallel};
@@ -23,35 +25,40 @@ impl Matrix<'_> {
 /// Rows up to which a product is limited by reading the matrix, so that each row is taken alone.
 const FEW: usize = 3;
 
-/// `y = x · weight`, added to what is there where `adds`; `y` has rows without gaps.
+/// `x · weight + bias`, row after row.
 ///
-/// To add to zeros that the system has promised and not yet given is slow: reading maps a page of zeros, and the write
-/// behind it maps another and makes all threads forget the first.
-pub(super) fn product(x: Matrix, weight: Matrix, y: &mut [f32], adds: bool) {
+/// The output is written where it is reserved, by the threads that own its columns: zeros are an extra pass of one thread, and
+/// adding to fresh ones has the system map each page twice.
+pub(super) fn product(x: Matrix, weight: Matrix, bias: Option<&[f32]>) -> Vec<f32> {
     let [count, d_input] = x.dims;
     let d_output = weight.dims[1];
     assert_eq!(weight.dims[0], d_input, "rows are as wide as the matrix is high");
-    assert_eq!(y.len(), count * d_output, "there is one output for each row and column");
-    if count <= FEW && x.strides[1] == 1 {
-        if !adds {
-            y.fill(0.0);
-        }
-        for (row, y) in y.chunks_mut(d_output).enumerate() {
+    assert!(bias.is_none_or(|bias| bias.len() == d_output), "there is one number of the bias for each column");
+    if d_input == 0 || (count <= FEW && x.strides[1] == 1) {
+        let mut y = match bias {
+            Some(bias) => bias.repeat(count),
+            None => vec![0.0; count * d_output],
+        };
+        for (row, y) in y.chunks_mut(d_output.max(1)).enumerate().filter(|_| d_input > 0) {
             matvec::add_product(&x.numbers[row * x.strides[0]..][..d_input], weight, y);
         }
-        return;
+        return y;
     }
-    let y = Columns { start: y.as_mut_ptr(), stride: d_output };
     // Each thread multiplies its columns alone, so that none packs what another has packed and none is woken late.
     let share = d_output.div_ceil(parallel::threads()).next_multiple_of(STEP);
-    parallel::each(d_output.div_ceil(share), |index| {
-        let first = index * share;
-        let columns = share.min(d_output - first);
-        let numbers = &weight.numbers[first * weight.strides[1]..];
-        let weight = Matrix { numbers, dims: [d_input, columns], strides: weight.strides };
-        // SAFETY: `y` has `count` rows of `d_output` numbers, so these columns lie in it; no other index has any of them.
-        unsafe { multiply(x, weight, y.from(first), adds) };
-    });
+    Columns::fill(count, d_output, share, |columns, y| {
+        let numbers = &weight.numbers[columns.start * weight.strides[1]..];
+        let weight = Matrix { numbers, dims: [d_input, columns.len()], strides: weight.strides };
+        if let Some(bias) = bias {
+            for row in 0..count {
+                // SAFETY: the row has these columns, and nothing else reads or writes them meanwhile.
+                unsafe { y.row(row).copy_from_nonoverlapping(bias[columns.clone()].as_ptr(), columns.len()) };
+            }
+        }
+        // SAFETY: `y` has a row for each of `x` and the columns of this part of the weight; where they are read, they have been
+        // written.
+        unsafe { multiply(x, weight, y, bias.is_some()) };
+    })
 }
 
 /// Columns that one thread takes are a multiple of this.
@@ -70,13 +77,51 @@ unsafe impl Send for Columns {}
 unsafe impl Sync for Columns {}
 
 impl Columns {
+    /// `height` rows of `width` numbers, which `write` puts into memory that nothing has been written to. It is called with ranges
+    /// of `share` columns and the matrix of these, on several threads at once, and must write all of their numbers.
+    fn fill(height: usize, width: usize, share: usize, write: impl Fn(Range<usize>, Self) + Sync) -> Vec<f32> {
+        let mut numbers = Vec::with_capacity(height * width);
+        if height * width == 0 {
+            return numbers;
+        }
+        let whole = Self { start: numbers.as_mut_ptr(), stride: width };
+        parallel::each(width.div_ceil(share), |index| {
+            let first = index * share;
+            // SAFETY: column `first` exists.
+            let start = unsafe { whole.row(0).add(first) };
+            write(first..width.min(first + share), Self { start, ..whole });
+        });
+        // SAFETY: all numbers of all ranges have been written, and the ranges make up the whole.
+        unsafe { numbers.set_len(height * width) };
+        numbers
+    }
+
     /// # Safety
     ///
-    /// The matrix has a column `first`.
-    unsafe fn from(self, first: usize) -> Self {
-        // SAFETY: the column exists, so its first number lies in the same memory.
-        Self { start: unsafe { self.start.add(first) }, ..self }
+    /// The matrix has a row `row`.
+    unsafe fn row(self, row: usize) -> *mut f32 {
+        // SAFETY: the row exists, so its first number lies in the same memory.
+        unsafe { self.start.add(row * self.stride) }
     }
+}
+
+/// `x · weight`; `append` gives the numbers of some outputs, one after the other, of which at most `part` are in memory at a time
+/// on each thread.
+pub(super) fn product_in_parts(
+    x: Matrix,
+    d_output: usize,
+    part: usize,
+    append: impl Fn(Range<usize>, &mut Vec<f32>) + Sync,
+) -> Vec<f32> {
+    let [count, d_input] = x.dims;
+    Columns::fill(count, d_output, part, |outputs, y| {
+        let columns = outputs.len();
+        let mut numbers = Vec::with_capacity(columns * d_input);
+        append(outputs, &mut numbers);
+        let weight = Matrix { numbers: &numbers, dims: [d_input, columns], strides: [1, d_input] };
+        // SAFETY: `y` has a row for each of `x` and these columns, and none is read.
+        unsafe { multiply(x, weight, y, false) };
+    })
 }
 
 /// `y = a · b` on this thread, added to what is there where `adds`; `y` has rows without gaps.
@@ -146,19 +191,24 @@ mod tests {
                 let numbers: Vec<f32> = (0..count * stride).map(number).collect();
                 let x = Matrix { numbers: &numbers, dims: [count, d_input], strides: [stride, 1] };
                 let weights: Vec<f32> = (0..(d_input + 2) * (d_output + 2)).map(|i| number(i + 77)).collect();
-                for (strides, adds) in [([d_output + 2, 1], true), ([1, d_input + 2], false), ([1, d_input + 2], true)]
-                {
+                let bias: Vec<f32> = (0..d_output).map(|i| number(i + 5)).collect();
+                for (strides, has_bias) in [
+                    ([d_output + 2, 1], true),
+                    ([d_output + 2, 1], false),
+                    ([1, d_input + 2], false),
+                    ([1, d_input + 2], true),
+                ] {
                     let weight = Matrix { numbers: &weights, dims, strides };
-                    let mut y: Vec<f32> = (0..count * d_output).map(|i| number(i + 5)).collect();
-                    product(x, weight, &mut y, adds);
+                    let y = product(x, weight, has_bias.then_some(&bias));
+                    assert_eq!(y.len(), count * d_output);
                     for (index, y) in y.iter().enumerate() {
                         let (row, column) = (index / d_output, index % d_output);
                         let products = (0..d_input).map(|i| {
                             f64::from(numbers[row * stride + i])
                                 * f64::from(weights[i * strides[0] + column * strides[1]])
                         });
-                        let before = if adds { f64::from(number(index + 5)) } else { 0.0 };
-                        let expected = products.sum::<f64>() + before;
+                        let added = if has_bias { f64::from(bias[column]) } else { 0.0 };
+                        let expected = products.sum::<f64>() + added;
                         let error = (f64::from(*y) - expected).abs() / expected.abs().max(1.0);
                         assert!(error <= TOLERANCE, "{count} rows, {dims:?}, {strides:?}: {y}, expected {expected}");
                     }

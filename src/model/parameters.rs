@@ -1,6 +1,8 @@
 //! The names of a model's parameters.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use std::collections::HashMap;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 
 use super::transformer::Transformer;
@@ -11,14 +13,21 @@ impl Transformer {
     pub fn parameters(&self) -> Vec<(String, Vec<usize>)> {
         let mut parameters = Parameters::default();
         self.visit(&mut parameters);
-        parameters.found
+        parameters.found.into_iter().map(|(_, path, shape)| (path, shape)).collect()
+    }
+
+    /// The path of each parameter.
+    pub(crate) fn paths(&self) -> HashMap<ParamId, String> {
+        let mut parameters = Parameters::default();
+        self.visit(&mut parameters);
+        parameters.found.into_iter().map(|(id, path, _)| (id, path)).collect()
     }
 }
 
 #[derive(Default)]
 struct Parameters {
     path: Vec<String>,
-    found: Vec<(String, Vec<usize>)>,
+    found: Vec<(ParamId, String, Vec<usize>)>,
 }
 
 impl ModuleVisitor for Parameters {
@@ -31,6 +40,6 @@ impl ModuleVisitor for Parameters {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.found.push((self.path.join("."), param.lazy_shape().to_vec()));
+        self.found.push((param.id, self.path.join("."), param.lazy_shape().to_vec()));
     }
 }

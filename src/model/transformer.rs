@@ -230,7 +230,7 @@ impl Transformer {
             Some(project_out) => project_out.forward(hidden),
             None => hidden,
         };
-        Some(head.forward(x, self.embedding.as_ref().map(|embedding| embedding.tokens.val())))
+        Some(head.forward(x, self.embedding.as_ref()))
     }
 
     /// Fails where a parameter would not fit into one buffer of `device`.
@@ -350,8 +350,8 @@ impl Transformer {
     }
 
     fn empty_output(&self, [batch, seq]: [usize; 2]) -> ModelOutput {
-        let like = self.layers[0].attention.query.weight.val();
-        let zeros = |width| Tensor::zeros([batch, seq, width], (&like.device(), like.dtype()));
+        let like = &self.layers[0].attention.query;
+        let zeros = |width| Tensor::zeros([batch, seq, width], (&like.weight.lazy_device(), like.dtype()));
         ModelOutput {
             hidden: zeros(self.config.d_model),
             logits: self.head.as_ref().map(|_| zeros(self.config.vocab_size())),

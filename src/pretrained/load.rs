@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use half::{bf16, f16};
 
-use super::numbers::{Cut, Float};
+use super::numbers::Float;
 use super::rules::{BoundRules, Heads, Source};
 use super::weights::Weights;
 use crate::error::Error;
@@ -116,18 +116,26 @@ impl Plan {
         }
     }
 
-    /// Fills `model`.
+    /// Fills `model` with numbers of a type, where it `keeps_blocks` of 32 bits with the blocks that the file has of matrices.
     pub fn fill(
         self,
         mut model: Transformer,
         weights: &Weights,
         device: &Device,
-        dtype: FloatDType,
+        (dtype, keeps_blocks): (FloatDType, bool),
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<(Transformer, LoadReport), Error> {
-        let progressed = LoadProgress { done: 0, total: self.sources.len() };
-        let Self { sources, mut report, .. } = self;
-        let not_finite = BTreeSet::new();
+        let mut progressed = LoadProgress { done: 0, total: self.sources.len() };
+        let Self { mut sources, mut report, .. } = self;
+        let mut not_finite = BTreeSet::new();
+        if dtype == FloatDType::F32 && keeps_blocks {
+            let kept = keep_blocks(&mut model, &sources, weights, device, &mut not_finite)?;
+            for path in kept {
+                sources.remove(&path);
+                progressed.done += 1;
+            }
+            progress(progressed);
+        }
         let layout = WeightLayout::new(&mut model, dtype.into(), device);
         let mut filler = Filler {
             path: Vec::new(),
@@ -155,6 +163,36 @@ impl Plan {
     }
 }
 
+/// Keeps matrices in blocks where the file has them so, and says of which parameters.
+fn keep_blocks(
+    model: &mut Transformer,
+    sources: &HashMap<String, Source>,
+    weights: &Weights,
+    device: &Device,
+    not_finite: &mut BTreeSet<String>,
+) -> Result<Vec<String>, Error> {
+    let paths = model.paths();
+    // A parameter is one tensor in all files that have blocks.
+    let tensor_of = |id| match sources.get(paths.get(&id)?) {
+        Some(source) if source.tensors.len() == 1 => Some((source.tensors[0].as_str(), source.cut())),
+        _ => None,
+    };
+    let kind_of = |id, is_table| {
+        let (name, cut) = tensor_of(id)?;
+        weights.block_kind(name, cut, is_table)
+    };
+    let read = |id, _| -> Result<Vec<u8>, Error> {
+        let (name, cut) = tensor_of(id).expect("it has blocks");
+        let (blocks, is_finite) = weights.read_blocks(name, cut)?;
+        if !is_finite {
+            not_finite.insert(name.to_owned());
+        }
+        Ok(blocks)
+    };
+    let kept = model.keep_blocks(device, kind_of, read)?;
+    Ok(kept.into_iter().filter_map(|id| paths.get(&id).cloned()).collect())
+}
+
 /// The numbers of one parameter.
 pub(super) struct ParameterNumbers<F> {
     pub values: Vec<F>,
@@ -165,7 +203,7 @@ pub(super) struct ParameterNumbers<F> {
 impl<F: Float> ParameterNumbers<F> {
     /// Reads what fills a parameter of shape `shape`.
     pub fn read(weights: &Weights, source: &Source, shape: &[usize]) -> Result<Self, Error> {
-        let cut = Cut { axis: source.axis, ranges: &source.ranges, transpose: source.transpose };
+        let cut = source.cut();
         let expected = shape.iter().product::<usize>();
         let (mut values, mut not_finite) = (Vec::new(), Vec::new());
         for name in &source.tensors {

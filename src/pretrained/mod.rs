@@ -250,6 +250,10 @@ impl Checkpoint {
 
     /// Builds the model on `device`, its parameters of type `dtype`, whatever type the file has.
     ///
+    /// On flex, matrices that a GGUF file has in blocks of kind Q8_0, Q4_0 or Q4_1 stay so in a model of 32-bit numbers: a
+    /// forward multiplies 32-bit activations with what the blocks stand for, and a step of decoding reads a quarter or an eighth
+    /// of the bytes. A parameter is dequantised once it is asked for, be it to train, change, move or save it.
+    ///
     /// # Errors
     ///
     /// When a parameter has no tensor, one of another shape, or is larger than the device can hold in one piece, or when
@@ -269,13 +273,28 @@ impl Checkpoint {
         dtype: FloatDType,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<(Transformer, LoadReport), Error> {
+        self.load_as(device, dtype, true, progress)
+    }
+
+    /// The model with every weight as numbers, also those that its file has in blocks.
+    pub(crate) fn load_numbers(&self, device: &Device) -> Result<Transformer, Error> {
+        self.load_as(device, FloatDType::F32, false, &mut |_| ()).map(|(model, _)| model)
+    }
+
+    fn load_as(
+        &self,
+        device: &Device,
+        dtype: FloatDType,
+        keeps_blocks: bool,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<(Transformer, LoadReport), Error> {
         if !device.supports_dtype(dtype) {
             let problem = format!("does not compute with {dtype:?} numbers; load the weights as F32");
             return Err(Error::backend(format!("{device:?}"), problem));
         }
         let model = self.config.init(device);
         model.check_fits(device)?;
-        self.plan(&model)?.fill(model, &self.weights, device, dtype, progress)
+        self.plan(&model)?.fill(model, &self.weights, device, (dtype, keeps_blocks), progress)
     }
 
     fn plan(&self, model: &Transformer) -> Result<Plan, Error> {

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use super::numbers::Cut;
 use crate::attention::MultiHeadAttentionConfig;
 
 /// What of a tensor belongs to a parameter.
@@ -90,6 +91,13 @@ pub(super) struct Source {
     pub ranges: Vec<Range<usize>>,
     /// Whether rows and columns change places.
     pub transpose: bool,
+}
+
+impl Source {
+    /// What of a tensor fills the parameter.
+    pub fn cut(&self) -> Cut<'_> {
+        Cut { axis: self.axis, ranges: &self.ranges, transpose: self.transpose }
+    }
 }
 
 #[derive(Clone, Debug)]

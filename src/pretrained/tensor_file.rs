@@ -9,6 +9,7 @@ use std::path::Path;
 use safetensors::tensor::Dtype;
 
 use crate::error::Error;
+use crate::kernel::BlockKind;
 
 /// A tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +59,16 @@ pub(super) trait TensorFile: fmt::Debug + Send + Sync {
     /// Hands `rows` of the tensor `name` to `take`, one range after the other, as little-endian numbers of the tensor's
     /// type: whole rows, as many at a time as suits the file. `rows` lie inside the tensor.
     fn read(&self, name: &str, rows: &[Range<usize>], take: &mut dyn FnMut(&[u8])) -> Result<(), Error>;
+
+    /// The blocks that a matrix is stored in and kernels take, and the axis that goes from one row of blocks to the next.
+    fn block_kind(&self, _name: &str) -> Option<(BlockKind, usize)> {
+        None
+    }
+
+    /// Rows of these blocks.
+    fn read_blocks(&self, name: &str, _rows: &[Range<usize>]) -> Result<Vec<u8>, Error> {
+        unreachable!("tensor `{name}` is not stored in blocks")
+    }
 }
 
 /// Hands over rows of a tensor whose bytes are in memory as a whole.

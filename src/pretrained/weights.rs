@@ -14,6 +14,7 @@ use super::pytorch_file::PytorchFile;
 use super::safetensors_file::SafetensorsFile;
 use super::tensor_file::{StoredTensor, TensorFile};
 use crate::error::Error;
+use crate::kernel::BlockKind;
 
 /// The names of weight files, in the order in which they are looked for.
 const FILES: [(&str, Kind); 5] = [
@@ -179,6 +180,26 @@ impl Weights {
         let (mut numbers, wanted) = Numbers::<F>::new(tensor.dtype, [rows, columns], cut);
         file.read(name, &wanted, &mut |bytes| numbers.take(bytes))?;
         Ok(numbers.into_values())
+    }
+
+    /// The blocks that what `cut` takes of a tensor is made of, row after row, where each belongs to one output of the
+    /// parameter: these are its rows in a table, and its columns else.
+    pub fn block_kind(&self, name: &str, cut: Cut<'_>, is_table: bool) -> Option<BlockKind> {
+        let (file, _) = self.find(name).ok()?;
+        let (kind, axis) = file.block_kind(name)?;
+        let is_by_rows = cut.ranges.is_empty() || cut.axis == axis;
+        let are_columns = cut.transpose != (axis == 1);
+        (is_by_rows && are_columns != is_table).then_some(kind)
+    }
+
+    /// These blocks, and whether all their numbers are finite.
+    pub fn read_blocks(&self, name: &str, cut: Cut<'_>) -> Result<(Vec<u8>, bool), Error> {
+        let (file, tensor) = self.find(name)?;
+        let (kind, axis) = file.block_kind(name).expect("only tensors in blocks are read so");
+        let whole = [0..tensor.shape[axis]; 1];
+        let blocks = file.read_blocks(name, if cut.ranges.is_empty() { &whole } else { cut.ranges })?;
+        let is_finite = kind.are_finite(&blocks);
+        Ok((blocks, is_finite))
     }
 
     /// The bytes of a tensor, its numbers in the type `dtype`, and whether they are all finite. What is stored in that

@@ -29,6 +29,7 @@ use self::tensor::Tensor;
 use super::tensor_file::{StoredTensor, TensorFile};
 use super::{CONFIG, mapped_file};
 use crate::error::{ConfigError, Error};
+use crate::kernel::BlockKind;
 #[cfg(feature = "tokenizer")]
 use crate::tokenizer::TokenizerParts;
 
@@ -166,5 +167,17 @@ impl TensorFile for GgufFile {
         let is_whole = tensor.read(bytes, rows, take);
         mapped_file::release(&self.map, &tensor.entry.bytes);
         is_whole.ok_or_else(|| broken("is smaller than it should be"))
+    }
+
+    fn block_kind(&self, name: &str) -> Option<(BlockKind, usize)> {
+        self.tensors.get(name)?.block_kind()
+    }
+
+    fn read_blocks(&self, name: &str, rows: &[Range<usize>]) -> Result<Vec<u8>, Error> {
+        let broken = || Error::weights(&self.path, format!("tensor `{name}` is smaller than it should be"));
+        let tensor = self.tensors.get(name).ok_or_else(broken)?;
+        let blocks = self.map.get(tensor.entry.bytes.clone()).and_then(|bytes| tensor.read_blocks(bytes, rows));
+        mapped_file::release(&self.map, &tensor.entry.bytes);
+        blocks.ok_or_else(broken)
     }
 }

@@ -8,6 +8,7 @@ use super::super::tensor_file::StoredTensor;
 use super::header::TensorEntry;
 use super::names::Layout;
 use super::quantization::TensorType;
+use crate::kernel::BlockKind;
 
 /// Numbers that are handed over at a time, and rows, however long they are: as many as one tile of a transposition has.
 const PIECE: usize = 1 << 18;
@@ -62,6 +63,33 @@ impl Tensor {
             }
         }
         Some(())
+    }
+
+    /// The blocks that are kept as they are, and the axis of a checkpoint's tensor along which their rows lie.
+    pub fn block_kind(&self) -> Option<(BlockKind, usize)> {
+        let kind = match self.entry.tensor_type {
+            TensorType::Q8_0 => BlockKind::Q8_0,
+            TensorType::Q4_0 => BlockKind::Q4_0,
+            TensorType::Q4_1 => BlockKind::Q4_1,
+            _ => return None,
+        };
+        let axis = match self.layout {
+            Layout::AsStored | Layout::Interleaved { .. } | Layout::Stacked { .. } => 0,
+            Layout::Transposed => 1,
+            Layout::PlusOne => return None,
+        };
+        (self.entry.shape.len() == 2).then_some((kind, axis))
+    }
+
+    /// Rows of blocks in the order of a checkpoint; `None` where `bytes` are too few.
+    pub fn read_blocks(&self, bytes: &[u8], rows: &[Range<usize>]) -> Option<Vec<u8>> {
+        let row_bytes = bytes.len().checked_div(self.entry.shape[0])?;
+        let mut blocks = Vec::with_capacity(rows.iter().map(Range::len).sum::<usize>() * row_bytes);
+        for row in rows.iter().cloned().flatten() {
+            let row = self.layout.row_in_file(row).unwrap_or(row);
+            blocks.extend_from_slice(bytes.get(row * row_bytes..(row + 1) * row_bytes)?);
+        }
+        Some(blocks)
     }
 
     /// Appends rows of a checkpoint's tensor.
