@@ -10,6 +10,7 @@ use super::numbers::Float;
 use super::rules::{BoundRules, Heads, Source};
 use super::weights::Weights;
 use crate::error::Error;
+use crate::kernel::BLOCK;
 use crate::model::{Transformer, WeightLayout};
 
 /// More names than these are counted and not listed.
@@ -28,6 +29,9 @@ pub struct LoadReport {
     pub unused: Vec<String>,
     /// Tensors with numbers that are NaN or infinite in the type that was asked for. Known once they have been read.
     pub not_finite: Vec<String>,
+    /// Parameters that stay in the blocks of a GGUF file; see [`Checkpoint::load`](super::Checkpoint::load). Known once they
+    /// have been read.
+    pub in_blocks: Vec<String>,
 }
 
 /// What [`Checkpoint::load_with`](super::Checkpoint::load_with) has done so far.
@@ -97,6 +101,24 @@ impl Plan {
         plan
     }
 
+    /// Bytes of the parameters in numbers of a type, or where they are kept `in_blocks`.
+    pub fn bytes(&self, weights: &Weights, bytes_per_number: u64, in_blocks: bool) -> u64 {
+        let of = |(path, shape): &(String, Vec<usize>)| {
+            let numbers = shape.iter().product::<usize>() as u64;
+            let source = self.sources.get(path).filter(|source| in_blocks && source.tensors.len() == 1);
+            let kind = source.and_then(|source| {
+                let (name, cut) = (&source.tensors[0], source.cut());
+                weights.block_kind(name, cut, false).or_else(|| weights.block_kind(name, cut, true))
+            });
+            match kind {
+                // A scale, and a minimum, take twice as many bytes as in a file.
+                Some(kind) => numbers / BLOCK as u64 * (kind.bytes() + kind.head()) as u64,
+                None => numbers * bytes_per_number,
+            }
+        };
+        self.parameters.iter().map(of).sum()
+    }
+
     /// The plan, if every parameter has a tensor that fits.
     pub fn check(self, weights: &Weights) -> Result<Self, Error> {
         let mut faults = Vec::new();
@@ -129,12 +151,18 @@ impl Plan {
         let Self { mut sources, mut report, .. } = self;
         let mut not_finite = BTreeSet::new();
         if dtype == FloatDType::F32 && keeps_blocks {
-            let kept = keep_blocks(&mut model, &sources, weights, device, &mut not_finite)?;
-            for path in kept {
-                sources.remove(&path);
+            let mut read = |name: &str, is_finite: bool| {
+                if !is_finite {
+                    not_finite.insert(name.to_owned());
+                }
                 progressed.done += 1;
+                progress(progressed);
+            };
+            report.in_blocks = keep_blocks(&mut model, &sources, weights, device, &mut read)?;
+            for path in &report.in_blocks {
+                sources.remove(path);
             }
-            progress(progressed);
+            progressed.done = report.in_blocks.len();
         }
         let layout = WeightLayout::new(&mut model, dtype.into(), device);
         let mut filler = Filler {
@@ -163,13 +191,14 @@ impl Plan {
     }
 }
 
-/// Keeps matrices in blocks where the file has them so, and says of which parameters.
+/// Keeps matrices in blocks where the file has them so, and says of which parameters. `has_read` is told the name of each tensor,
+/// and whether its numbers are finite.
 fn keep_blocks(
     model: &mut Transformer,
     sources: &HashMap<String, Source>,
     weights: &Weights,
     device: &Device,
-    not_finite: &mut BTreeSet<String>,
+    has_read: &mut dyn FnMut(&str, bool),
 ) -> Result<Vec<String>, Error> {
     let paths = model.paths();
     // A parameter is one tensor in all files that have blocks.
@@ -184,9 +213,7 @@ fn keep_blocks(
     let read = |id, _| -> Result<Vec<u8>, Error> {
         let (name, cut) = tensor_of(id).expect("it has blocks");
         let (blocks, is_finite) = weights.read_blocks(name, cut)?;
-        if !is_finite {
-            not_finite.insert(name.to_owned());
-        }
+        has_read(name, is_finite);
         Ok(blocks)
     };
     let kept = model.keep_blocks(device, kind_of, read)?;

@@ -248,6 +248,17 @@ impl Checkpoint {
         Ok(self.plan(&self.config.init(device))?.report)
     }
 
+    /// Bytes that the parameters take once they are [loaded](Self::load).
+    ///
+    /// # Errors
+    ///
+    /// As [`report`](Self::report).
+    pub fn loaded_bytes(&self, device: &Device, dtype: FloatDType) -> Result<u64, Error> {
+        let in_blocks = dtype == FloatDType::F32 && crate::kernel::keeps_blocks(device);
+        let number = burn::tensor::DType::from(dtype).size() as u64;
+        Ok(self.plan(&self.config.init(device))?.bytes(&self.weights, number, in_blocks))
+    }
+
     /// Builds the model on `device`, its parameters of type `dtype`, whatever type the file has.
     ///
     /// On flex, matrices that a GGUF file has in blocks of kind Q8_0, Q4_0 or Q4_1 stay so in a model of 32-bit numbers: a

@@ -1,5 +1,7 @@
 //! The models in files give the logits of the models that the files were made from.
 
+use std::collections::BTreeSet;
+
 use burn::tensor::FloatDType;
 use burnformer::model::{ForwardOptions, Logits, ModelInput, Transformer};
 use burnformer::pretrained::{Checkpoint, ConvertOptions};
@@ -58,6 +60,33 @@ fn every_architecture_gives_the_logits_of_its_model() {
 }
 
 #[test]
+fn matrices_stay_in_blocks_on_flex_and_save_their_memory() {
+    let mut kinds = BTreeSet::new();
+    for name in MODELS {
+        let checkpoint = Checkpoint::open(fixture(&format!("{name}.gguf"))).expect("the file is whole");
+        let is_kept = |stored: &str| ["Q8_0", "Q4_0", "Q4_1"].contains(&stored);
+        let tensors = checkpoint.inspect().tensors;
+        let kept: Vec<_> = tensors.iter().filter(|t| t.stored_dtype.as_deref().is_some_and(is_kept)).collect();
+        kinds.extend(kept.iter().filter_map(|placement| placement.stored_dtype.clone()));
+        let mut expected: Vec<&str> = kept.iter().map(|placement| placement.parameter.as_str()).collect();
+        expected.sort_unstable();
+        for (backend, device) in devices() {
+            let (_, mut report) = checkpoint.load(&device, FloatDType::F32).expect("it loads");
+            report.in_blocks.sort();
+            let in_numbers = 4 * checkpoint.config().n_parameters();
+            let bytes = checkpoint.loaded_bytes(&device, FloatDType::F32).expect("it can be loaded");
+            match backend {
+                "flex" => assert_eq!(report.in_blocks, expected, "{name}"),
+                _ => assert!(report.in_blocks.is_empty(), "{name} on {backend}"),
+            }
+            assert_eq!(bytes < in_numbers, !report.in_blocks.is_empty(), "{name} on {backend}: {bytes} bytes");
+            assert!(bytes <= in_numbers);
+        }
+    }
+    assert_eq!(kinds.len(), 3, "the files have {kinds:?}");
+}
+
+#[test]
 fn weights_are_widened_or_narrowed_as_asked() {
     let golden = Fixture::at(&fixture("qwen2.safetensors"));
     let checkpoint = Checkpoint::open(fixture("qwen2.gguf")).expect("the file is whole");
@@ -82,7 +111,7 @@ fn a_converted_file_is_the_same_model() {
         let rows = Fixture::at(&fixture(&format!("{name}.safetensors"))).rows("input_ids");
         let outputs = |checkpoint: &Checkpoint| {
             let (model, _) =
-                checkpoint.load(&flex(), FloatDType::F32).unwrap_or_else(|error| panic!("{name}: {error}"));
+                checkpoint.load(&flex(), FloatDType::F64).unwrap_or_else(|error| panic!("{name}: {error}"));
             logits(&model, &ModelInput::tokens(&rows))
         };
         assert_eq!(outputs(&again), outputs(&checkpoint), "{name}");

@@ -82,7 +82,11 @@ impl ModelArgument {
         seed: u64,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Transformer, Error> {
-        check_memory(self.config().n_parameters() as f64 * bytes_of(target.dtype), "the parameters")?;
+        let bytes = match self {
+            Self::Config(config) => config.n_parameters() as f64 * bytes_of(target.dtype),
+            Self::Checkpoint(_, checkpoint) => checkpoint.loaded_bytes(&target.device, target.dtype)? as f64,
+        };
+        check_memory(bytes, "the parameters")?;
         match self {
             Self::Config(config) => random_weights(config, target, seed),
             Self::Checkpoint(_, checkpoint) => {
