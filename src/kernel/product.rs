@@ -44,54 +44,64 @@ pub(super) fn product(x: Matrix, weight: Matrix, bias: Option<&[f32]>) -> Vec<f3
         }
         return y;
     }
-    // Each thread multiplies its columns alone, so that none packs what another has packed and none is woken late.
-    let share = d_output.div_ceil(parallel::threads()).next_multiple_of(STEP);
-    Columns::fill(count, d_output, share, |columns, y| {
+    // Each thread multiplies its part alone, so that none is woken late. All pack the weight where it is much the smaller of the
+    // two matrices, and the rows else.
+    let share = |size: usize| size.div_ceil(parallel::threads()).next_multiple_of(STEP);
+    let shares = if count > 2 * d_output { [share(count), d_output] } else { [count, share(d_output)] };
+    Part::fill([count, d_output], shares, |[rows, columns], y| {
+        let dims = [rows.len(), columns.len()];
+        let x = Matrix { numbers: &x.numbers[rows.start * x.strides[0]..], dims: [dims[0], d_input], ..x };
         let numbers = &weight.numbers[columns.start * weight.strides[1]..];
-        let weight = Matrix { numbers, dims: [d_input, columns.len()], strides: weight.strides };
+        let weight = Matrix { numbers, dims: [d_input, dims[1]], ..weight };
         if let Some(bias) = bias {
-            for row in 0..count {
-                // SAFETY: the row has these columns, and nothing else reads or writes them meanwhile.
-                unsafe { y.row(row).copy_from_nonoverlapping(bias[columns.clone()].as_ptr(), columns.len()) };
+            for row in 0..dims[0] {
+                // SAFETY: the part has this row, and nothing else reads or writes it meanwhile.
+                unsafe { y.row(row).copy_from_nonoverlapping(bias[columns.clone()].as_ptr(), dims[1]) };
             }
         }
-        // SAFETY: `y` has a row for each of `x` and the columns of this part of the weight; where they are read, they have been
-        // written.
+        // SAFETY: `y` has these rows and columns; where they are read, they have been written.
         unsafe { multiply(x, weight, y, bias.is_some()) };
     })
 }
 
-/// Columns that one thread takes are a multiple of this.
+/// Rows or columns that one thread takes are a multiple of this.
 const STEP: usize = 64;
 
-/// Columns of a matrix whose rows lie at a distance of `stride`.
+/// A part of a matrix whose rows lie at a distance of `stride`.
 #[derive(Clone, Copy)]
-struct Columns {
+struct Part {
     start: *mut f32,
     stride: usize,
 }
 
-// SAFETY: threads write to columns of their own.
-unsafe impl Send for Columns {}
+// SAFETY: threads write to parts of their own.
+unsafe impl Send for Part {}
 // SAFETY: as above.
-unsafe impl Sync for Columns {}
+unsafe impl Sync for Part {}
 
-impl Columns {
-    /// `height` rows of `width` numbers, which `write` puts into memory that nothing has been written to. It is called with ranges
-    /// of `share` columns and the matrix of these, on several threads at once, and must write all of their numbers.
-    fn fill(height: usize, width: usize, share: usize, write: impl Fn(Range<usize>, Self) + Sync) -> Vec<f32> {
+impl Part {
+    /// A matrix of `height` rows of `width` numbers, which `write` puts into memory that nothing has been written to. It is called
+    /// with ranges of rows and columns, at most as long as `shares`, and the part that they make up, on several threads at
+    /// once, and must write all of its numbers.
+    fn fill(
+        [height, width]: [usize; 2],
+        shares: [usize; 2],
+        write: impl Fn([Range<usize>; 2], Self) + Sync,
+    ) -> Vec<f32> {
         let mut numbers = Vec::with_capacity(height * width);
         if height * width == 0 {
             return numbers;
         }
         let whole = Self { start: numbers.as_mut_ptr(), stride: width };
-        parallel::each(width.div_ceil(share), |index| {
-            let first = index * share;
-            // SAFETY: column `first` exists.
-            let start = unsafe { whole.row(0).add(first) };
-            write(first..width.min(first + share), Self { start, ..whole });
+        let [down, across] = [height.div_ceil(shares[0]), width.div_ceil(shares[1])];
+        parallel::each(down * across, |index| {
+            let range = |index: usize, share: usize, size: usize| index * share..size.min((index + 1) * share);
+            let [rows, columns] = [range(index / across, shares[0], height), range(index % across, shares[1], width)];
+            // SAFETY: these rows and columns exist.
+            let start = unsafe { whole.row(rows.start).add(columns.start) };
+            write([rows, columns], Self { start, ..whole });
         });
-        // SAFETY: all numbers of all ranges have been written, and the ranges make up the whole.
+        // SAFETY: all numbers of all parts have been written, and the parts make up the whole.
         unsafe { numbers.set_len(height * width) };
         numbers
     }
@@ -114,7 +124,7 @@ pub(super) fn product_in_parts(
     append: impl Fn(Range<usize>, &mut Vec<f32>) + Sync,
 ) -> Vec<f32> {
     let [count, d_input] = x.dims;
-    Columns::fill(count, d_output, part, |outputs, y| {
+    Part::fill([count, d_output], [count, part], |[_, outputs], y| {
         let columns = outputs.len();
         let mut numbers = Vec::with_capacity(columns * d_input);
         append(outputs, &mut numbers);
@@ -127,7 +137,7 @@ pub(super) fn product_in_parts(
 /// `y = a · b` on this thread, added to what is there where `adds`; `y` has rows without gaps.
 pub(super) fn product_alone(a: Matrix, b: Matrix, y: &mut [f32], adds: bool) {
     assert_eq!(y.len(), a.dims[0] * b.dims[1], "there is one output for each row and column");
-    let y = Columns { start: y.as_mut_ptr(), stride: b.dims[1] };
+    let y = Part { start: y.as_mut_ptr(), stride: b.dims[1] };
     // SAFETY: `y` is borrowed alone, and the assertion gives its size.
     unsafe { multiply(a, b, y, adds) };
 }
@@ -137,7 +147,7 @@ pub(super) fn product_alone(a: Matrix, b: Matrix, y: &mut [f32], adds: bool) {
 /// # Safety
 ///
 /// `y` has as many rows as `a` and as many columns as `b`, which nothing else reads or writes meanwhile.
-unsafe fn multiply(a: Matrix, b: Matrix, y: Columns, adds: bool) {
+unsafe fn multiply(a: Matrix, b: Matrix, y: Part, adds: bool) {
     let ([rows, inner], [height, columns]) = (a.dims, b.dims);
     assert_eq!(inner, height, "the first matrix is as wide as the second is high");
     for matrix in [a, b] {
@@ -185,7 +195,7 @@ mod tests {
 
     #[test]
     fn products_are_exact_in_both_layouts_and_at_any_distance() {
-        for count in [1, 2, 3, 4, 17] {
+        for count in [1, 2, 3, 4, 17, 140] {
             for dims @ [d_input, d_output] in [[1, 1], [3, 5], [8, 64], [37, 130], [600, 200], [129, 1030]] {
                 let stride = d_input + 3;
                 let numbers: Vec<f32> = (0..count * stride).map(number).collect();
