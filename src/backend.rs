@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use burn::tensor::{Device, FloatDType};
 
-use crate::attention::{AttentionRequest, MaskForm};
+use crate::attention::AttentionRequest;
 use crate::error::{Error, advice};
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 use crate::kernel::HostMemory;
@@ -354,20 +354,20 @@ pub(crate) fn has_fused_attention(device: &Device) -> bool {
     matches!(kind_of(device), Some(Kind::Flex | Kind::LibTorch))
 }
 
+/// Whether tensors are libtorch's.
+pub(crate) fn is_libtorch(device: &Device) -> bool {
+    matches!(kind_of(device), Some(Kind::LibTorch))
+}
+
 /// Whether the fused attention operation, our own or the backend's, gives the right answer to `request`.
 pub(crate) fn fused_attention(request: &AttentionRequest, device: &Device) -> Result<(), String> {
-    let [_, n_heads, query_len, key_len] = request.scores;
-    let (grouped, square) = (request.n_kv_heads != n_heads, query_len == key_len);
     match kind_of(device) {
         _ if has_attention_kernel(device) => Ok(()),
         // Reads key/value heads by group, aligns causality to the end and gives zeros for rows without keys.
         Some(Kind::Flex) => Ok(()),
-        // D01: burn-tch passes our mask on with the wrong polarity, aligns causality to the start and drops the cap.
-        Some(Kind::LibTorch) if request.mask == MaskForm::General || (request.mask == MaskForm::Causal && !square) => {
-            Err("the fused attention kernel of libtorch cannot mask, but for causality among equal lengths".into())
-        }
-        Some(Kind::LibTorch) if request.softcapped || request.biased || grouped => {
-            Err("the fused attention kernel of libtorch cannot cap scores, add a bias or group heads".into())
+        // D01: burn-tch drops the cap, and computes a bias without the operation.
+        Some(Kind::LibTorch) if request.softcapped || request.biased => {
+            Err("the fused attention kernel of libtorch cannot cap scores or add a bias".into())
         }
         Some(Kind::LibTorch) => Ok(()),
         // D05: without grouped heads the operation is the composed one; with them it panics.

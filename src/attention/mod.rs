@@ -4,6 +4,7 @@ mod alibi;
 mod blockwise;
 mod config;
 mod kv_cache;
+mod libtorch;
 mod mask;
 mod multi_head_attention;
 mod relative_bias;

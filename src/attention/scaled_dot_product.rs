@@ -6,8 +6,8 @@ use burn::nn::Dropout;
 use burn::tensor::{Bool, Device, Tensor, activation::softmax};
 use serde::{Deserialize, Serialize};
 
-use super::blockwise;
 use super::mask::{AttentionMask, MaskForm};
+use super::{blockwise, libtorch};
 use crate::backend;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 use crate::kernel::{self, ScoreRule, ScoreTensors};
@@ -303,6 +303,9 @@ fn by_kernel(_: &Inputs) -> Option<Tensor<4>> {
 
 /// By the backend's own operation.
 fn backends_own(inputs: Inputs) -> Tensor<4> {
+    if backend::is_libtorch(&inputs.query.device()) {
+        return libtorch::attention(inputs);
+    }
     let Inputs { query, key, value, mask, bias, scale, softcap, .. } = inputs;
     let [batch, n_heads, query_len, _] = query.dims();
     let key_len = key.dims()[2];
