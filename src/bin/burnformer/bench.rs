@@ -18,6 +18,7 @@ Rows:
   attention, attention-composed,
   burn-attention                      causal, 12 heads of 64 over 2048 tokens
   decode, prefill                     SmolLM2-135M: a token after some 50; 512 tokens, all logits
+  decode-quantised                    decode with matrices in blocks of 8 bits (Q8_0), where the device keeps such
   embed                               MiniLM-L6, 32 sequences of 128 tokens
   train-step                          4 causal blocks of width 512, 4 sequences of 256 tokens, AdamW
 
