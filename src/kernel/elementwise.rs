@@ -37,8 +37,8 @@ mod flex {
                     x
                 }
                 None => {
-                    let mut values = numbers(&x).to_vec();
-                    super::apply_to_slice(function, &mut values);
+                    let of_slice = super::of_slice(function);
+                    let values = super::map([numbers(&x)], |y, [_]| of_slice(y));
                     tensor(values, x.layout().shape().clone())
                 }
             }
@@ -51,8 +51,8 @@ mod flex {
             };
             let (gates, ups) = (Rows::of(&gate).expect("dense rows"), Rows::of(&up).expect("dense rows"));
             let shape = gate.layout().shape().clone();
-            let mut values = vec![0.0; shape.num_elements()];
-            super::gate(function, &mut values, gates.width, |row| gates.row(row), |row| ups.row(row));
+            let dims = [shape.num_elements() / gates.width.max(1), gates.width];
+            let values = super::gate(function, dims, |row| gates.row(row), |row| ups.row(row));
             tensor(values, shape)
         }
     }
@@ -84,25 +84,39 @@ pub(super) fn apply_to_data<const D: usize>(function: Function, x: Tensor<D>) ->
 }
 
 /// `x = function(x)`.
-pub(super) fn apply_to_slice(function: Function, x: &mut [f32]) {
-    let of_slice = match function {
+fn apply_to_slice(function: Function, x: &mut [f32]) {
+    let of_slice = of_slice(function);
+    parallel::pieces(x, CHUNK, |_, piece| of_slice(piece));
+}
+
+/// What changes a slice in place.
+pub(super) fn of_slice(function: Function) -> fn(&mut [f32]) {
+    match function {
         Function::Gelu => of_slice::gelu,
         Function::GeluTanh => of_slice::gelu_tanh,
         Function::QuickGelu => of_slice::quick_gelu,
         Function::Silu => of_slice::silu,
-    };
-    parallel::pieces(x, CHUNK, |_, piece| of_slice(piece));
+    }
 }
 
-/// `y = function(gate) · up`, row by row of `width` numbers.
+/// What `work` makes, piece by piece, of a copy of the first input, given the same piece of all.
+#[cfg(feature = "flex")]
+pub(super) fn map<const N: usize>(inputs: [&[f32]; N], work: impl Fn(&mut [f32], [&[f32]; N]) + Sync) -> Vec<f32> {
+    parallel::fill(inputs[0].len(), CHUNK, |index, y| {
+        let inputs = inputs.map(|input| &input[index * CHUNK..][..y.len()]);
+        y.copy_from_slice(inputs[0]);
+        work(y, inputs);
+    })
+}
+
+/// `function(gate) · up`, row by row of `width` numbers.
 #[cfg(feature = "flex")]
 fn gate<'a>(
     function: Function,
-    y: &mut [f32],
-    width: usize,
+    [count, width]: [usize; 2],
     gates: impl Fn(usize) -> &'a [f32] + Sync,
     ups: impl Fn(usize) -> &'a [f32] + Sync,
-) {
+) -> Vec<f32> {
     let of_slice = match function {
         Function::Gelu => gated::gelu,
         Function::GeluTanh => gated::gelu_tanh,
@@ -110,12 +124,12 @@ fn gate<'a>(
         Function::Silu => gated::silu,
     };
     let rows_at_once = (CHUNK / width.max(1)).max(1);
-    parallel::pieces(y, rows_at_once * width.max(1), |piece, y| {
+    parallel::fill(count * width, rows_at_once * width.max(1), |piece, y| {
         for (index, y) in y.chunks_mut(width).enumerate() {
             let row = piece * rows_at_once + index;
             of_slice(y, gates(row), ups(row));
         }
-    });
+    })
 }
 
 /// One function that changes a slice for each function of an element.
@@ -209,9 +223,9 @@ mod tests {
         let row = |start: usize| move |row: usize| (row * stride + start, width);
         let (gate_at, up_at) = (row(0), row(2));
         for (function, _) in FUNCTIONS {
-            let mut y = vec![0.0; rows * width];
             let slice = |(start, len): (usize, usize)| &numbers[start..][..len];
-            super::gate(function, &mut y, width, |row| slice(gate_at(row)), |row| slice(up_at(row)));
+            let y = super::gate(function, [rows, width], |row| slice(gate_at(row)), |row| slice(up_at(row)));
+            assert_eq!(y.len(), rows * width);
             for (row, y) in y.chunks(width).enumerate() {
                 let mut expected = slice(gate_at(row)).to_vec();
                 apply_to_slice(function, &mut expected);

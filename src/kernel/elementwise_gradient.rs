@@ -10,10 +10,10 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Flex};
 use multiversion::multiversion;
 
-use super::elementwise::ElementwiseKernels;
+use super::elementwise::{ElementwiseKernels, map, of_slice};
 use super::flex::{dense, numbers, tensor};
 use super::function::Function;
-use super::{parallel, scalar};
+use super::scalar;
 
 impl<C: CheckpointStrategy> ElementwiseKernels for Autodiff<Flex, C> {
     fn apply_kernel(x: FloatTensor<Self>, function: Function) -> FloatTensor<Self> {
@@ -50,8 +50,8 @@ impl Backward<Flex, 1> for ApplyBackward {
         let (x, dy) = (dense(x), dense(grads.consume::<Flex>(&ops.node)));
         let [parent] = ops.parents;
         if let Some(parent) = parent {
-            let mut dx = numbers(&x).to_vec();
-            times_derivative(function, &mut dx, numbers(&dy));
+            let times_derivative = times_derivative(function);
+            let dx = map([numbers(&x), numbers(&dy)], |dx, [_, dy]| times_derivative(dx, dy));
             grads.register::<Flex>(parent.id, tensor(dx, x.layout().shape().clone()));
         }
     }
@@ -69,42 +69,40 @@ impl Backward<Flex, 2> for GateBackward {
         let shape = gate.layout().shape().clone();
         let [gate_parent, up_parent] = ops.parents;
         if let Some(parent) = up_parent {
-            let mut d_up = numbers(&gate).to_vec();
-            super::elementwise::apply_to_slice(function, &mut d_up);
-            multiply(&mut d_up, numbers(&dy));
+            let of_slice = of_slice(function);
+            let d_up = map([numbers(&gate), numbers(&dy)], |d_up, [_, dy]| {
+                of_slice(d_up);
+                multiply(d_up, dy);
+            });
             grads.register::<Flex>(parent.id, tensor(d_up, shape.clone()));
         }
         if let Some(parent) = gate_parent {
-            let mut d_gate = numbers(&gate).to_vec();
-            times_derivative(function, &mut d_gate, numbers(&dy));
-            multiply(&mut d_gate, numbers(&up));
+            let times_derivative = times_derivative(function);
+            let d_gate = map([numbers(&gate), numbers(&dy), numbers(&up)], |d_gate, [_, dy, up]| {
+                times_derivative(d_gate, dy);
+                multiply(d_gate, up);
+            });
             grads.register::<Flex>(parent.id, tensor(d_gate, shape));
         }
     }
 }
 
-/// Numbers that one thread takes at a time.
-const CHUNK: usize = 16 << 10;
-
-/// `x = function'(x) · dy`.
-fn times_derivative(function: Function, x: &mut [f32], dy: &[f32]) {
-    let of_slice = match function {
-        Function::Gelu => of_slice::gelu_derivative,
-        Function::GeluTanh => of_slice::gelu_tanh_derivative,
-        Function::QuickGelu => of_slice::quick_gelu_derivative,
-        Function::Silu => of_slice::silu_derivative,
-    };
-    parallel::pieces(x, CHUNK, |index, x| of_slice(x, &dy[index * CHUNK..][..x.len()]));
+/// What makes `x = function'(x) · dy` of a slice.
+fn times_derivative(function: Function) -> fn(&mut [f32], &[f32]) {
+    match function {
+        Function::Gelu => derivative::gelu_derivative,
+        Function::GeluTanh => derivative::gelu_tanh_derivative,
+        Function::QuickGelu => derivative::quick_gelu_derivative,
+        Function::Silu => derivative::silu_derivative,
+    }
 }
 
 fn multiply(x: &mut [f32], factors: &[f32]) {
-    parallel::pieces(x, CHUNK, |index, x| {
-        x.iter_mut().zip(&factors[index * CHUNK..]).for_each(|(x, factor)| *x *= factor);
-    });
+    x.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
 }
 
 /// One function that changes a slice for each derivative.
-mod of_slice {
+mod derivative {
     use super::{multiversion, scalar};
 
     macro_rules! of_slice {
@@ -148,7 +146,7 @@ mod tests {
         let dy = vec![1.0; inputs.len()];
         for (function, exact) in FUNCTIONS {
             let mut found = inputs.clone();
-            times_derivative(function, &mut found, &dy);
+            times_derivative(function)(&mut found, &dy);
             for (&x, found) in inputs.iter().zip(found) {
                 let x = f64::from(x);
                 let expected = (exact(x + 1e-5) - exact(x - 1e-5)) / 2e-5;

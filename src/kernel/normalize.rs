@@ -46,8 +46,8 @@ impl NormKernels for Flex {
             bias: bias.as_ref().map(numbers),
         };
         let shape = x.layout().shape().clone();
-        let mut y = vec![0.0; shape.num_elements()];
-        normalize(&mut y, rows.width, |row| rows.row(row), affine, normalization);
+        let dims = [shape.num_elements() / rows.width.max(1), rows.width];
+        let y = normalize(dims, |row| rows.row(row), affine, normalization);
         tensor(y, shape)
     }
 }
@@ -79,18 +79,17 @@ struct Affine<'a> {
 pub(super) const CHUNK: usize = 16 << 10;
 
 fn normalize<'a>(
-    y: &mut [f32],
-    width: usize,
+    [count, width]: [usize; 2],
     rows: impl Fn(usize) -> &'a [f32] + Sync,
     affine: Affine,
     normalization: Normalization,
-) {
+) -> Vec<f32> {
     let rows_at_once = (CHUNK / width).max(1);
-    parallel::pieces(y, rows_at_once * width, |piece, y| {
+    parallel::fill(count * width, rows_at_once * width, |piece, y| {
         for (index, y) in y.chunks_mut(width).enumerate() {
             normalize_row(y, rows(piece * rows_at_once + index), affine, normalization);
         }
-    });
+    })
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq", "x86_64+avx2+fma", "aarch64+neon"))]
@@ -176,8 +175,8 @@ mod tests {
                     let affine = Affine { weight, weight_offset, bias };
                     let normalization = Normalization { is_centered, eps, weight_offset };
                     let row = |row: usize| &x[row * stride..][..width];
-                    let mut y = vec![0.0; rows * width];
-                    normalize(&mut y, width, row, affine, normalization);
+                    let y = normalize([rows, width], row, affine, normalization);
+                    assert_eq!(y.len(), rows * width);
                     for (index, y) in y.chunks(width).enumerate() {
                         for (y, expected) in y.iter().zip(exact(row(index), affine, normalization)) {
                             let error = (f64::from(*y) - expected).abs();

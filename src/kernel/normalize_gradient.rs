@@ -92,10 +92,9 @@ struct Gradient {
 
 fn gradient(x: &[f32], weight: Option<&[f32]>, dy: &[f32], width: usize, normalization: Normalization) -> Gradient {
     let piece_len = (CHUNK / width).max(1) * width;
-    let mut dx = vec![0.0; x.len()];
     // Of each piece its own sums, so that the order in which they are added does not hang on the threads.
     let sums: Vec<_> = (0..x.len().div_ceil(piece_len)).map(|_| Mutex::new(Vec::new())).collect();
-    parallel::pieces(&mut dx, piece_len, |index, dx| {
+    let dx = parallel::fill(x.len(), piece_len, |index, dx| {
         let mut of_piece = vec![0.0; 2 * width];
         let (d_weight, d_bias) = of_piece.split_at_mut(width);
         let start = index * piece_len;

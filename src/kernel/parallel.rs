@@ -1,5 +1,7 @@
 //! Work in pieces on every thread, the calling one among them.
 
+#[cfg(feature = "flex")]
+use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -35,6 +37,21 @@ pub(super) fn pieces<T: Send>(data: &mut [T], len: usize, work: impl Fn(usize, &
     });
 }
 
+/// `len` numbers, of which `work` makes each piece from zeros. What is not on hand in a cache is touched once, by the thread
+/// that works on it.
+#[cfg(feature = "flex")]
+pub(super) fn fill(len: usize, piece: usize, work: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+    let mut numbers = Vec::with_capacity(len);
+    pieces(&mut numbers.spare_capacity_mut()[..len], piece, |index, unwritten| {
+        unwritten.fill(MaybeUninit::new(0.0));
+        // SAFETY: all of the piece has been written.
+        work(index, unsafe { unwritten.assume_init_mut() });
+    });
+    // SAFETY: the pieces make up `len` numbers, and each has been written.
+    unsafe { numbers.set_len(len) };
+    numbers
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,6 +63,15 @@ mod tests {
             taken[index].fetch_add(1, Ordering::Relaxed);
         });
         assert!(taken.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+    }
+
+    #[cfg(feature = "flex")]
+    #[test]
+    fn numbers_are_filled_from_zeros() {
+        let numbers = super::fill(1001, 10, |index, piece| piece.iter_mut().for_each(|x| *x += index as f32 + 1.0));
+        assert_eq!(numbers.len(), 1001);
+        assert!(numbers.iter().enumerate().all(|(at, &number)| number == (at / 10) as f32 + 1.0));
+        assert!(super::fill(0, 10, |_, _| ()).is_empty());
     }
 
     #[test]

@@ -43,9 +43,7 @@ impl RotationKernels for Flex {
             pairs: cos.layout().shape()[3],
             is_shared: cos.layout().shape()[0] == 1,
         };
-        let mut y = vec![0.0; shape.num_elements()];
-        turn(&mut y, heads, angles, is_interleaved);
-        tensor(y, shape)
+        tensor(turn(heads, angles, is_interleaved), shape)
     }
 }
 
@@ -113,11 +111,11 @@ struct Angles<'a> {
 /// Numbers that one thread takes at a time.
 const CHUNK: usize = 16 << 10;
 
-/// `y`, dense, becomes the heads turned.
-fn turn(y: &mut [f32], x: Heads, angles: Angles, is_interleaved: bool) {
+/// The heads turned, without gaps.
+fn turn(x: Heads, angles: Angles, is_interleaved: bool) -> Vec<f32> {
     let [_, heads, seq, d_head] = x.dims;
     let rows_at_once = (CHUNK / d_head).max(1);
-    parallel::pieces(y, rows_at_once * d_head, |piece, y| {
+    parallel::fill(x.dims.iter().product(), rows_at_once * d_head, |piece, y| {
         for (index, y) in y.chunks_mut(d_head).enumerate() {
             let row = piece * rows_at_once + index;
             let at = [row / seq / heads, row / seq % heads, row % seq];
@@ -126,7 +124,7 @@ fn turn(y: &mut [f32], x: Heads, angles: Angles, is_interleaved: bool) {
             let [cos, sin] = [angles.cos, angles.sin].map(|all| &all[position * angles.pairs..][..angles.pairs]);
             turn_row(y, &x.numbers[start..][..d_head], cos, sin, is_interleaved);
         }
-    });
+    })
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq", "x86_64+avx2+fma", "aarch64+neon"))]
@@ -174,8 +172,8 @@ mod tests {
                 (0..if is_shared { 1 } else { batch } * seq * pairs).map(|i| i as f32 * 0.7).collect();
             let (cos, sin): (Vec<f32>, Vec<f32>) = angle.iter().map(|angle| (angle.cos(), angle.sin())).unzip();
             for is_interleaved in [false, true] {
-                let mut y = vec![0.0; numbers.len()];
-                turn(&mut y, x, Angles { cos: &cos, sin: &sin, pairs, is_shared }, is_interleaved);
+                let y = turn(x, Angles { cos: &cos, sin: &sin, pairs, is_shared }, is_interleaved);
+                assert_eq!(y.len(), numbers.len());
                 for (row, y) in y.chunks(d_head).enumerate() {
                     let (b, h, s) = (row / seq / heads, row / seq % heads, row % seq);
                     let x = &numbers[((b * seq + s) * heads + h) * d_head..][..d_head];
