@@ -35,14 +35,19 @@ impl Activation {
     /// - x: any
     /// - output: as x
     pub fn forward<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
-        match self {
-            Self::Relu => activation::relu(x),
-            Self::Gelu => kernel::apply(Function::Gelu, x),
-            Self::GeluTanh => kernel::apply(Function::GeluTanh, x),
-            Self::QuickGelu => kernel::apply(Function::QuickGelu, x),
-            Self::Silu => kernel::apply(Function::Silu, x),
-            Self::ReluSquared => activation::relu(x).square(),
-            Self::Tanh => x.tanh(),
+        match (self.kernel(), self) {
+            (Some(function), _) => kernel::apply(function, x),
+            (None, Self::Relu) => activation::relu(x),
+            (None, Self::ReluSquared) => activation::relu(x).square(),
+            (None, _) => x.tanh(),
+        }
+    }
+
+    /// The function of `x + bias`, a bias over the last axis.
+    pub(crate) fn forward_biased<const D: usize>(self, x: Tensor<D>, bias: Tensor<1>) -> Tensor<D> {
+        match self.kernel() {
+            Some(function) => kernel::apply_biased(function, x, bias),
+            None => self.forward(x + bias.unsqueeze()),
         }
     }
 
@@ -53,12 +58,19 @@ impl Activation {
     /// - gate and up: any, the same
     /// - output: as both
     pub fn forward_gated<const D: usize>(self, gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
+        match self.kernel() {
+            Some(function) => kernel::gate(function, gate, up),
+            None => self.forward(gate) * up,
+        }
+    }
+
+    fn kernel(self) -> Option<Function> {
         match self {
-            Self::Gelu => kernel::gate(Function::Gelu, gate, up),
-            Self::GeluTanh => kernel::gate(Function::GeluTanh, gate, up),
-            Self::QuickGelu => kernel::gate(Function::QuickGelu, gate, up),
-            Self::Silu => kernel::gate(Function::Silu, gate, up),
-            Self::Relu | Self::ReluSquared | Self::Tanh => self.forward(gate) * up,
+            Self::Gelu => Some(Function::Gelu),
+            Self::GeluTanh => Some(Function::GeluTanh),
+            Self::QuickGelu => Some(Function::QuickGelu),
+            Self::Silu => Some(Function::Silu),
+            Self::Relu | Self::ReluSquared | Self::Tanh => None,
         }
     }
 }

@@ -45,7 +45,7 @@ impl Blocks {
 
     /// The same, where `x` is multiplied with them.
     pub(crate) fn beside<const D: usize>(&self, weight: &Param<Tensor<2>>, x: &Tensor<D>) -> Option<QuantisedMatrix> {
-        self.of(weight).filter(|_| kernel::takes_blocks(x)).cloned()
+        self.of(weight).filter(|_| kernel::is_in_place(x)).cloned()
     }
 
     /// The type of the numbers of `weight`.

@@ -188,7 +188,7 @@ impl Embedding {
                 Some(position) => position + self.offset,
                 None => self.offset - 1,
             };
-            x = x + lookup(table.val(), positions, row);
+            x = kernel::sum(x, lookup(table.val(), positions, row));
         }
         if self.is_sinusoidal {
             let [_, seq, d_model] = x.dims();
@@ -197,10 +197,11 @@ impl Embedding {
             x = x.clone() + Tensor::from_data(data.convert_dtype(x.dtype()), (&device, x.dtype()));
         }
         if let Some(table) = &self.types {
-            x = x + match types {
+            let types = match types {
                 Some(types) => lookup(table.val(), types, |id| *id as usize),
                 None => table.val().slice_dim(0, 0..1).unsqueeze(),
             };
+            x = kernel::sum(x, types);
         }
         if let Some(norm) = &self.norm {
             x = norm.forward(x);

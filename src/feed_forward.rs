@@ -131,7 +131,7 @@ impl FeedForward {
                 let [gate, up] = Projection::forward_each([gate, &self.up], x);
                 self.activation.forward_gated(gate, up)
             }
-            None => self.activation.forward(self.up.forward(x)),
+            None => self.up.forward_activated(x, self.activation),
         };
         self.down.forward(self.dropout.forward(inner))
     }

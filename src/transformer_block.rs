@@ -11,6 +11,7 @@ use crate::attention::{
 };
 use crate::error::{ConfigError, Faults};
 use crate::feed_forward::{FeedForward, FeedForwardConfig};
+use crate::kernel;
 use crate::mixture_of_experts::{MixtureOfExperts, MixtureOfExpertsConfig};
 use crate::norm::{Norm, NormConfig};
 
@@ -461,7 +462,7 @@ impl TransformerBlock {
         let h = normed(&norms.pre, x.clone());
         let residual = if self.layout.residual_from_normed { h.clone() } else { x };
         let y = self.scaled(normed(&norms.out, f(h)));
-        normed(&norms.post, residual + self.dropout.forward(y))
+        normed(&norms.post, kernel::sum(residual, self.dropout.forward(y)))
     }
 
     fn parallel(&self, x: Tensor<3>, attend: impl FnOnce(Tensor<3>) -> Tensor<3>) -> Tensor<3> {
@@ -474,7 +475,7 @@ impl TransformerBlock {
         if self.has_network() {
             y = y + self.network(g);
         }
-        x + self.dropout.forward(self.scaled(y))
+        kernel::sum(x, self.dropout.forward(self.scaled(y)))
     }
 
     fn has_network(&self) -> bool {

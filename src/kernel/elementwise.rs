@@ -28,6 +28,41 @@ mod flex {
         fn gate_kernel(gate: FloatTensor<Self>, up: FloatTensor<Self>, function: Function) -> FloatTensor<Self>;
     }
 
+    /// Those that no gradient is recorded through.
+    #[burn::backend::backend_extension(Flex)]
+    pub trait PlainKernels: Backend {
+        /// `function(x + bias)`, of 32-bit numbers.
+        fn apply_biased_kernel(x: FloatTensor<Self>, bias: FloatTensor<Self>, function: Function) -> FloatTensor<Self>;
+        /// `x + y` of the same shape, of 32-bit numbers.
+        fn sum_kernel(x: FloatTensor<Self>, y: FloatTensor<Self>) -> FloatTensor<Self>;
+    }
+
+    impl PlainKernels for Flex {
+        fn apply_biased_kernel(x: FlexTensor, bias: FlexTensor, function: Function) -> FlexTensor {
+            let (mut x, bias) = (dense(x), dense(bias));
+            if own_numbers(&mut x).is_none() {
+                x = tensor(numbers(&x).to_vec(), x.layout().shape().clone());
+            }
+            let own = own_numbers(&mut x).expect("a copy has one owner");
+            super::apply_to_rows(function, own, numbers(&bias));
+            x
+        }
+
+        fn sum_kernel(x: FlexTensor, y: FlexTensor) -> FlexTensor {
+            let (mut x, mut y) = (dense(x), dense(y));
+            if let Some(own) = own_numbers(&mut y) {
+                super::add_to_slice(own, numbers(&x));
+                return y;
+            }
+            if let Some(own) = own_numbers(&mut x) {
+                super::add_to_slice(own, numbers(&y));
+                return x;
+            }
+            let sum = super::map([numbers(&x), numbers(&y)], |sum, [_, y]| super::add(sum, y));
+            tensor(sum, x.layout().shape().clone())
+        }
+    }
+
     impl ElementwiseKernels for Flex {
         fn apply_kernel(x: FlexTensor, function: Function) -> FlexTensor {
             let mut x = dense(x);
@@ -62,6 +97,20 @@ mod flex {
         Tensor::from_dispatch(Dispatch::apply_kernel(x.into_dispatch(), function))
     }
 
+    /// `function(x + bias)` of flex tensors of 32-bit numbers.
+    pub(in super::super) fn apply_to_biased<const D: usize>(
+        function: Function,
+        x: Tensor<D>,
+        bias: Tensor<1>,
+    ) -> Tensor<D> {
+        Tensor::from_dispatch(Dispatch::apply_biased_kernel(x.into_dispatch(), bias.into_dispatch(), function))
+    }
+
+    /// `x + y` of flex tensors of 32-bit numbers and the same shape.
+    pub(in super::super) fn sum_of_tensors<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
+        Tensor::from_dispatch(Dispatch::sum_kernel(x.into_dispatch(), y.into_dispatch()))
+    }
+
     /// `function(gate) · up` of flex tensors of 32-bit numbers.
     pub(in super::super) fn gate_tensors<const D: usize>(
         function: Function,
@@ -72,7 +121,7 @@ mod flex {
     }
 }
 #[cfg(feature = "flex")]
-pub(super) use flex::{ElementwiseKernels, apply_to_tensor, gate_tensors};
+pub(super) use flex::{ElementwiseKernels, apply_to_biased, apply_to_tensor, gate_tensors, sum_of_tensors};
 
 /// `function` of a tensor of 32-bit numbers of a backend without such an extension.
 #[cfg(feature = "ndarray")]
@@ -87,6 +136,30 @@ pub(super) fn apply_to_data<const D: usize>(function: Function, x: Tensor<D>) ->
 fn apply_to_slice(function: Function, x: &mut [f32]) {
     let of_slice = of_slice(function);
     parallel::pieces(x, CHUNK, |_, piece| of_slice(piece));
+}
+
+/// `x = function(x + bias)`, of rows as long as the bias.
+#[cfg(feature = "flex")]
+fn apply_to_rows(function: Function, x: &mut [f32], bias: &[f32]) {
+    let of_slice = of_slice(function);
+    let rows_at_once = (CHUNK / bias.len().max(1)).max(1);
+    parallel::pieces(x, rows_at_once * bias.len().max(1), |_, piece| {
+        piece.chunks_mut(bias.len()).for_each(|row| add(row, bias));
+        of_slice(piece);
+    });
+}
+
+/// `x = x + y`.
+#[cfg(feature = "flex")]
+fn add_to_slice(x: &mut [f32], y: &[f32]) {
+    parallel::pieces(x, CHUNK, |index, x| add(x, &y[index * CHUNK..]));
+}
+
+/// `x = x + y`, as far as `x` goes.
+#[cfg(feature = "flex")]
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq", "x86_64+avx2+fma", "aarch64+neon"))]
+fn add(x: &mut [f32], y: &[f32]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
 }
 
 /// What changes a slice in place.
@@ -210,6 +283,33 @@ mod tests {
             assert_eq!(values[1..3], [f32::INFINITY, 0.0], "{function:?}");
             assert!((f64::from(values[3]) / 1e30 - 1.0).abs() <= TOLERANCE, "{function:?}");
             assert!(values[4].is_finite() && values[4] <= 0.0, "{function:?}");
+        }
+    }
+
+    #[cfg(feature = "flex")]
+    #[test]
+    fn a_bias_and_a_function_are_one_pass_and_sums_are_exact() {
+        use burn::tensor::{Device, Distribution, Tensor};
+
+        use crate::kernel;
+
+        let device = Device::flex();
+        // More rows than one thread takes at a time; and views that nothing may be written to.
+        let random = |dims: [usize; 3]| Tensor::<3>::random(dims, Distribution::Normal(0.0, 2.0), &device);
+        let x = random([3, 2 * CHUNK / 3 / 7 + 5, 7]);
+        let bias = Tensor::<1>::random([7], Distribution::Normal(0.0, 2.0), &device);
+        for x in [x.clone(), x.clone().swap_dims(0, 1), x.clone().slice_dim(1, 3..9)] {
+            for (function, _) in FUNCTIONS {
+                let expected = kernel::apply(function, x.clone() + bias.clone().unsqueeze());
+                let found = kernel::apply_biased(function, x.clone(), bias.clone());
+                found.into_data().assert_eq(&expected.into_data(), true);
+            }
+            let y = x.clone().powi_scalar(3);
+            let expected = (x.clone() + y.clone()).into_data();
+            kernel::sum(x.clone(), y.clone()).into_data().assert_eq(&expected, true);
+            kernel::sum(x.clone() * 1.0, y.clone()).into_data().assert_eq(&expected, true);
+            kernel::sum(x.clone(), y.clone() * 1.0).into_data().assert_eq(&expected, true);
+            (x + y).into_data().assert_eq(&expected, true);
         }
     }
 

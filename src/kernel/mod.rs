@@ -81,6 +81,24 @@ pub(crate) fn apply<const D: usize>(function: Function, x: Tensor<D>) -> Tensor<
     }
 }
 
+/// `function(x + bias)`, a bias over the last axis.
+pub(crate) fn apply_biased<const D: usize>(function: Function, x: Tensor<D>, bias: Tensor<1>) -> Tensor<D> {
+    match host_memory(&x) {
+        #[cfg(feature = "flex")]
+        Some(HostMemory::InPlace) => elementwise::apply_to_biased(function, x, bias),
+        _ => apply(function, x + bias.unsqueeze()),
+    }
+}
+
+/// `x + y`, of the same shape.
+pub(crate) fn sum<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
+    match host_memory(&x) {
+        #[cfg(feature = "flex")]
+        Some(HostMemory::InPlace) if is_in_place(&y) && x.shape() == y.shape() => elementwise::sum_of_tensors(x, y),
+        _ => x + y,
+    }
+}
+
 /// `function(gate) · up`.
 pub(crate) fn gate<const D: usize>(function: Function, gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
     match differentiable_host_memory(&gate) {
@@ -170,12 +188,12 @@ pub(crate) fn keeps_blocks(device: &Device) -> bool {
     switch::is_on() && !device.is_autodiff() && is_in_place()
 }
 
-/// Whether [`quantised_linears`] takes this input.
-pub(crate) fn takes_blocks<const D: usize>(x: &Tensor<D>) -> bool {
+/// Whether kernels take `x` where it lies, and record nothing.
+pub(crate) fn is_in_place<const D: usize>(x: &Tensor<D>) -> bool {
     host_memory(x) == Some(HostMemory::InPlace)
 }
 
-/// As [`linears`], with weights in blocks.
+/// As [`linears`], with weights in blocks, of an input that [`is_in_place`].
 pub(crate) fn quantised_linears<const D: usize, const N: usize>(
     x: Tensor<D>,
     weights: [QuantisedMatrix; N],

@@ -71,6 +71,8 @@ const STEP: usize = 64;
 #[derive(Clone, Copy)]
 struct Part {
     start: *mut f32,
+    /// Rows and columns.
+    dims: [usize; 2],
     stride: usize,
 }
 
@@ -92,14 +94,15 @@ impl Part {
         if height * width == 0 {
             return numbers;
         }
-        let whole = Self { start: numbers.as_mut_ptr(), stride: width };
+        let whole = Self { start: numbers.as_mut_ptr(), dims: [height, width], stride: width };
         let [down, across] = [height.div_ceil(shares[0]), width.div_ceil(shares[1])];
         parallel::each(down * across, |index| {
             let range = |index: usize, share: usize, size: usize| index * share..size.min((index + 1) * share);
             let [rows, columns] = [range(index / across, shares[0], height), range(index % across, shares[1], width)];
             // SAFETY: these rows and columns exist.
             let start = unsafe { whole.row(rows.start).add(columns.start) };
-            write([rows, columns], Self { start, ..whole });
+            let dims = [rows.len(), columns.len()];
+            write([rows, columns], Self { start, dims, ..whole });
         });
         // SAFETY: all numbers of all parts have been written, and the parts make up the whole.
         unsafe { numbers.set_len(height * width) };
@@ -110,6 +113,7 @@ impl Part {
     ///
     /// The matrix has a row `row`.
     unsafe fn row(self, row: usize) -> *mut f32 {
+        debug_assert!(row < self.dims[0], "row {row} of {}", self.dims[0]);
         // SAFETY: the row exists, so its first number lies in the same memory.
         unsafe { self.start.add(row * self.stride) }
     }
@@ -137,7 +141,8 @@ pub(super) fn product_in_parts(
 /// `y = a · b` on this thread, added to what is there where `adds`; `y` has rows without gaps.
 pub(super) fn product_alone(a: Matrix, b: Matrix, y: &mut [f32], adds: bool) {
     assert_eq!(y.len(), a.dims[0] * b.dims[1], "there is one output for each row and column");
-    let y = Part { start: y.as_mut_ptr(), stride: b.dims[1] };
+    let dims = [a.dims[0], b.dims[1]];
+    let y = Part { start: y.as_mut_ptr(), dims, stride: dims[1] };
     // SAFETY: `y` is borrowed alone, and the assertion gives its size.
     unsafe { multiply(a, b, y, adds) };
 }
@@ -146,16 +151,17 @@ pub(super) fn product_alone(a: Matrix, b: Matrix, y: &mut [f32], adds: bool) {
 ///
 /// # Safety
 ///
-/// `y` has as many rows as `a` and as many columns as `b`, which nothing else reads or writes meanwhile.
+/// Nothing else reads or writes `y` meanwhile, and where it is added to, it has been written.
 unsafe fn multiply(a: Matrix, b: Matrix, y: Part, adds: bool) {
     let ([rows, inner], [height, columns]) = (a.dims, b.dims);
     assert_eq!(inner, height, "the first matrix is as wide as the second is high");
+    assert_eq!(y.dims, [rows, columns], "there is a row for each of the first and a column for each of the second");
     for matrix in [a, b] {
         let last: usize = matrix.dims.iter().zip(matrix.strides).map(|(size, stride)| (size - 1) * stride).sum();
         assert!(last < matrix.numbers.len(), "the matrix lies in its slice");
     }
     let [[a_down, a_across], [b_down, b_across]] = [a, b].map(|matrix| matrix.strides.map(|stride| stride as isize));
-    // SAFETY: the assertions keep both inputs in their slices; the caller vouches for `y`.
+    // SAFETY: the assertions keep all three matrices in their memory; the caller vouches for the rest.
     unsafe {
         gemm::gemm(
             rows,
