@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use burn::module::Module;
 use burn::tensor::FloatDType;
 use burnformer::model::{ForwardOptions, Logits, ModelInput, Transformer};
-use burnformer::pretrained::{Checkpoint, ConvertOptions};
+use burnformer::pretrained::{Checkpoint, Container, ConvertOptions, Existing, save_model};
 
 use crate::common::{Fixture, argmax, assert_close, devices, flex, largest, logits, logits_in_chunks, values};
 use crate::{fixture, smollm2};
@@ -84,6 +85,34 @@ fn matrices_stay_in_blocks_on_flex_and_save_their_memory() {
         }
     }
     assert_eq!(kinds.len(), 3, "the files have {kinds:?}");
+}
+
+#[test]
+fn a_model_in_blocks_can_be_moved_trained_and_saved() {
+    let name = "llama";
+    let golden = Fixture::at(&fixture(&format!("{name}.safetensors")));
+    let (rows, want) = (golden.rows("input_ids"), golden.values("logits"));
+    let tolerance = MODEL * largest(&want);
+    let checkpoint = Checkpoint::open(fixture(&format!("{name}.gguf"))).expect("the file is whole");
+    let load = || checkpoint.load(&flex(), FloatDType::F32).expect("it loads");
+    for (backend, device) in devices() {
+        let (model, report) = load();
+        assert!(!report.in_blocks.is_empty());
+        let moved = model.to_device(&device);
+        let found = logits(&moved, &ModelInput::tokens(&rows));
+        assert_close(&format!("from flex to {backend}"), &found, &want, tolerance);
+    }
+    let (model, report) = load();
+    let trained = model.clone().train();
+    let query = "layers.0.attention.query.weight";
+    assert!(report.in_blocks.iter().any(|path| path == query));
+    assert!(trained.layers[0].attention.query.weight.val().is_require_grad());
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let path = folder.path().join("saved");
+    save_model(&model, &path, Container::Safetensors, Existing::Keep).expect("it can be saved");
+    let (again, report) = Checkpoint::open(&path).expect("it opens").load(&flex(), FloatDType::F32).expect("it loads");
+    assert!(report.in_blocks.is_empty());
+    assert_close("saved", &logits(&again, &ModelInput::tokens(&rows)), &want, tolerance);
 }
 
 #[test]
