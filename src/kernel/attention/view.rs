@@ -11,6 +11,7 @@ pub(super) struct View<'a> {
 
 impl<'a> View<'a> {
     /// A view of numbers that lie in the order of the axes.
+    #[cfg(any(test, feature = "ndarray"))]
     pub(super) fn dense(numbers: &'a [f32], dims: [usize; 4]) -> Self {
         let [_, heads, rows, width] = dims;
         Self { numbers, dims, strides: [heads * rows * width, rows * width, width] }
